@@ -1,6 +1,7 @@
 package slo
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"strconv"
@@ -13,12 +14,25 @@ import (
 )
 
 // key identifies a row.
-type key struct{ model, owner string }
+type key struct {
+	model string
+	whose
+}
+
+// whose identifies a workload. Workloads of two teams, and processes of two users, may have one ID.
+type whose struct{ id, team, user string }
+
+func whoseOf(o *fleet.Owner) whose { return whose{o.ID, o.Team, o.User} }
 
 // keyOf returns the row of a series.
 func keyOf(l query.Labels) key {
 	owner, _ := fleet.OwnerOf(l)
-	return key{l[fleet.LabelServedModel], owner.ID}
+	return key{l[fleet.LabelServedModel], whoseOf(&owner)}
+}
+
+// order compares rows by their models and workloads.
+func order(a, b Row) int {
+	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Owner.ID, b.Owner.ID), cmp.Compare(a.Owner.Team, b.Owner.Team), cmp.Compare(a.Owner.User, b.Owner.User))
 }
 
 // engineOf identifies what an engine says about a model for a workload.

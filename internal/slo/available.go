@@ -19,16 +19,17 @@ type moment struct {
 }
 
 // presence asks at which moments of a span a page of an engine of each workload could be read, and at which the workload
-// had devices, by the ID of the owner. workloads are the names of those that matter.
-func presence(ctx context.Context, store query.Store, from, to time.Time, step time.Duration, workloads []string) (map[string][]moment, error) {
-	found := map[string]map[int64]*moment{}
+// had devices. workloads are the names of those that matter.
+func presence(ctx context.Context, store query.Store, from, to time.Time, step time.Duration, workloads []string) (map[whose][]moment, error) {
+	found := map[whose]map[int64]*moment{}
 	put := func(list []query.Series, mark func(m *moment, v float64)) {
 		for _, s := range list {
 			owner, _ := fleet.OwnerOf(s.Labels)
-			if found[owner.ID] == nil {
-				found[owner.ID] = map[int64]*moment{}
+			w := whoseOf(&owner)
+			if found[w] == nil {
+				found[w] = map[int64]*moment{}
 			}
-			at := found[owner.ID]
+			at := found[w]
 			for _, p := range s.Points {
 				ms := p.Time.UnixMilli()
 				if math.IsNaN(p.Value) {
@@ -53,7 +54,7 @@ func presence(ctx context.Context, store query.Store, from, to time.Time, step t
 		}
 		put(held, func(m *moment, _ float64) { m.held = true })
 	}
-	out := map[string][]moment{}
+	out := map[whose][]moment{}
 	for owner, moments := range found {
 		for _, m := range moments {
 			out[owner] = append(out[owner], *m)

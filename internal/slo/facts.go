@@ -1,7 +1,6 @@
 package slo
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -33,11 +32,11 @@ func (j *Judge) limits(ctx context.Context, store query.Store, at time.Time, row
 	}
 	places := map[key]int{}
 	for i := range rows {
-		places[key{rows[i].Model, rows[i].Owner.ID}] = i
+		places[key{rows[i].Model, whoseOf(&rows[i].Owner)}] = i
 	}
 	for i := range now {
 		s := &now[i]
-		k := key{s.Model, s.Owner.ID}
+		k := key{s.Model, whoseOf(&s.Owner)}
 		place, known := places[k]
 		var missed []Objective
 		if known {
@@ -51,7 +50,7 @@ func (j *Judge) limits(ctx context.Context, store query.Store, at time.Time, row
 			rows = append(rows, Row{Model: s.Model, Owner: s.Owner, Limits: list})
 		}
 	}
-	slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Owner.ID, b.Owner.ID)) })
+	slices.SortFunc(rows, order)
 	return rows, nil
 }
 
@@ -210,7 +209,7 @@ func (a *asking) devices(ctx context.Context, now []serving.Row) {
 			}
 			return optional.Of(sum).Ratio(optional.Of(n))
 		}
-		k := key{s.Model, s.Owner.ID}
+		k := key{s.Model, whoseOf(&s.Owner)}
 		f := a.facts[k]
 		f.DRAM, f.Power, f.Thermal, f.Clock = mean("dram"), mean("power"), mean("thermal"), mean("clock").Ratio(mean("highest"))
 		a.facts[k] = f

@@ -77,11 +77,11 @@ func TestFacts(t *testing.T) {
 	}
 	of := optional.Of
 	want := map[key]Facts{
-		{"llama", now[0].Owner.ID}: {
+		{"llama", whoseOf(&now[0].Owner)}: {
 			FirstToken: of(1), Queue: of(2), Prefill: of(3), Request: of(4),
 			Waits: of(30.0 / 61), Full: of(0.5), Room: of(0.3), DRAM: of(0.3), Power: of(0.15), Thermal: of(0.075), Clock: of(0.75),
 		},
-		{"phi", now[1].Owner.ID}: {},
+		{"phi", whoseOf(&now[1].Owner)}: {},
 	}
 	rough := cmp.Comparer(func(a, b optional.Float) bool {
 		x, known := a.Get()

@@ -1,7 +1,6 @@
 package slo
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,10 +29,10 @@ type Judge struct {
 	at, slowAt time.Time
 	rows       map[key]*known
 	engines    map[Kind]map[string]*scale
-	since      map[string]time.Time // when an engine of an owner could first be read
-	past       map[int64]measures   // of whole days, by their start
-	days       measures             // of three days
-	budget     measures             // of the window of the file
+	since      map[whose]time.Time // when an engine of an owner could first be read
+	past       map[int64]measures  // of whole days, by their start
+	days       measures            // of three days
+	budget     measures            // of the window of the file
 }
 
 // known is a model of a workload.
@@ -89,7 +88,7 @@ func (j *Judge) learnUpTo(ctx context.Context, store query.Store, at time.Time) 
 	long := max(j.file.Window, Windows[threeDays])
 	looks := []time.Duration{0}
 	if j.at.IsZero() || at.Before(j.at) {
-		*j = Judge{file: j.file, rows: map[key]*known{}, engines: map[Kind]map[string]*scale{}, since: map[string]time.Time{}, past: map[int64]measures{}}
+		*j = Judge{file: j.file, rows: map[key]*known{}, engines: map[Kind]map[string]*scale{}, since: map[whose]time.Time{}, past: map[int64]measures{}}
 		const hour = time.Hour
 		looks = append(looks, hour/12, hour/2, hour, 3*hour, 6*hour, 12*hour)
 		for ago := 24 * hour; ago <= long; ago += 24 * hour {
@@ -261,8 +260,8 @@ func (j *Judge) slowAvailability(ctx context.Context, store query.Store, at time
 		return err
 	}
 	clear(j.since)
-	for owner, list := range moments {
-		j.since[owner] = answered(list)
+	for w, list := range moments {
+		j.since[w] = answered(list)
 	}
 	j.available(j.budget, moments, at.Add(-j.file.Window))
 	if long > Windows[threeDays] { // with more moments
@@ -283,9 +282,9 @@ func (j *Judge) shortAvailability(ctx context.Context, store query.Store, at tim
 	if err != nil {
 		return err
 	}
-	for owner, list := range moments {
-		if j.since[owner].IsZero() {
-			j.since[owner] = answered(list)
+	for w, list := range moments {
+		if j.since[w].IsZero() {
+			j.since[w] = answered(list)
 		}
 	}
 	for i := range short {
@@ -295,10 +294,10 @@ func (j *Judge) shortAvailability(ctx context.Context, store query.Store, at tim
 }
 
 // available counts the moments after a time.
-func (j *Judge) available(m measures, moments map[string][]moment, after time.Time) {
+func (j *Judge) available(m measures, moments map[whose][]moment, after time.Time) {
 	for k, x := range j.rows {
 		m.add(k, x.objectives, Availability, func(*Objective) (tally, bool) {
-			t := unavailable(moments[k.owner], after, j.since[k.owner])
+			t := unavailable(moments[k.whose], after, j.since[k.whose])
 			return t, t.total > 0
 		})
 	}
@@ -327,7 +326,7 @@ func (j *Judge) results(short [windows]measures) []Row {
 		row.Goodput = goodput(list, now.tallies[k], now.requests[k])
 		out = append(out, row)
 	}
-	slices.SortFunc(out, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Owner.ID, b.Owner.ID)) })
+	slices.SortFunc(out, order)
 	return out
 }
 

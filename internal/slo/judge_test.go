@@ -319,3 +319,53 @@ func TestLookReadsDaysOnce(t *testing.T) {
 	f(noon.Add(12*time.Hour), "Nov 15", "Nov 16")
 	f(noon.Add(13*time.Hour), "Nov 16")
 }
+
+// Catches objectives of a team that have the requests, the availability or the limits of another team whose workload has the same
+// name, and of a user those of another user's process.
+func TestLookKeepsTeamsApart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for team, failed := range map[string]float64{"red": 0, "blue": 6} {
+		l := engine(team, "llama", "chat", fleet.LabelTeam, team)
+		w.put(fleet.SeriesFinished, l, true, constant(60-failed), fleet.LabelOutcome, "success")
+		w.put(fleet.SeriesFinished, l, true, constant(failed), fleet.LabelOutcome, "error")
+		w.put(fleet.SeriesEngineUp, l, false, constant(1-min(failed, 1)))
+		w.put(fleet.SeriesRequests, l, false, constant(failed), fleet.LabelState, "waiting")
+	}
+	for user, failed := range map[string]float64{"ann": 0, "bob": 30} {
+		l := engine(user, "phi", "python", fleet.LabelTeam, "", fleet.LabelKind, "process", fleet.LabelUser, user)
+		delete(l, fleet.LabelTeam)
+		w.put(fleet.SeriesFinished, l, true, constant(60-failed), fleet.LabelOutcome, "success")
+		w.put(fleet.SeriesFinished, l, true, constant(failed), fleet.LabelOutcome, "error")
+	}
+	w.write(time.Hour)
+	file, err := Parse([]byte(`{window: 1d, objectives: [{model: "*", errors: 10%, availability: 50%}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewJudge(file).Look(t.Context(), w.store, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, row := range r.Rows {
+		name := strings.Join([]string{row.Model, row.Owner.Name, row.Owner.Team, row.Owner.User}, " ")
+		for _, x := range row.Results {
+			v, ok := x.Burn[halfHour].Get()
+			got[name] += fmt.Sprintf("%.1f %v, ", v, ok)
+		}
+		got[name] += fmt.Sprintf("%.1f/s", row.Goodput.Of.Default(0))
+		for _, s := range row.Limits {
+			got[name] += ", " + string(s.Cause)
+		}
+	}
+	want := map[string]string{
+		"llama chat red ":  "0.0 true, 0.0 true, 1.0/s",
+		"llama chat blue ": "1.0 true, 2.0 true, 1.0/s, unexplained",
+		"phi python  ann":  "0.0 true, 0.0 false, 1.0/s",
+		"phi python  bob":  "5.0 true, 0.0 false, 1.0/s",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

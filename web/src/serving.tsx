@@ -8,7 +8,7 @@ import { type Route, change, href, spanOf, timesOf } from "./route";
 const full = 0.95;
 
 const nameOf = (s: Served) => s.model || "unknown model";
-const keyOf = (s: Served) => s.model + "\n" + (s.owner?.id ?? "");
+const keyOf = (s: Served) => [s.model, s.owner?.id, s.owner?.team, s.owner?.user].join("\n");
 const kindOf: Record<string, string> = { vllm: "vLLM", sglang: "SGLang", tgi: "TGI", tei: "TEI", triton: "Triton", tensorrt_llm: "TensorRT-LLM", nvidia_nim: "NIM", dynamo: "Dynamo", ray_serve: "Ray Serve", llama_cpp: "llama.cpp", lmdeploy: "LMDeploy", ollama: "Ollama", kserve: "KServe" };
 const engineOf = (s: Served) => s.providers.map((p) => kindOf[p] ?? p).join(", ");
 const done = (s: Served) => (s.finished ? Object.values(s.finished).reduce<number>((n, v) => n + (v ?? 0), 0) : null);

@@ -75,11 +75,14 @@ func EngineLabels() string { return engineLabels }
 
 // serving collects rows.
 type serving struct {
-	rows    map[[2]string]*servedRow // by model and owner
-	engines map[Engine]*served       // by engine
+	rows    map[rowKey]*servedRow
+	engines map[Engine]*served // by engine
 	window  string
 	asks    []ask
 }
+
+// rowKey identifies a row. Workloads of two teams, and processes of two users, may have one ID.
+type rowKey struct{ model, owner, team, user string }
 
 // ask is a question, and what to do with each value of the answer.
 type ask struct {
@@ -109,7 +112,7 @@ type served struct {
 // At returns what the inference engines of a store serve at a moment, ordered by model and owner. Rates and
 // quantiles are those of a window before it.
 func At(ctx context.Context, store query.Store, at time.Time, window time.Duration) ([]Row, error) {
-	s := &serving{rows: map[[2]string]*servedRow{}, engines: map[Engine]*served{}, window: query.Duration(window)}
+	s := &serving{rows: map[rowKey]*servedRow{}, engines: map[Engine]*served{}, window: query.Duration(window)}
 	s.engine()
 	if err := s.run(ctx, store, at); err != nil || len(s.engines) == 0 {
 		return []Row{}, err
@@ -156,11 +159,11 @@ func (s *serving) ask(expr string, take func(query.Sample)) { s.asks = append(s.
 // row returns the row of a series.
 func (s *serving) row(l query.Labels) *servedRow {
 	owner, _ := fleet.OwnerOf(l)
-	key := [2]string{l[fleet.LabelServedModel], owner.ID}
+	key := rowKey{l[fleet.LabelServedModel], owner.ID, owner.Team, owner.User}
 	x := s.rows[key]
 	if x == nil {
 		x = &servedRow{
-			Row: Row{Model: key[0], Owner: owner}, providers: map[string]bool{}, units: map[unitKey]EngineDevice{},
+			Row: Row{Model: key.model, Owner: owner}, providers: map[string]bool{}, units: map[unitKey]EngineDevice{},
 			first: buckets{}, perToken: buckets{}, interToken: buckets{}, request: buckets{}, queue: buckets{},
 		}
 		s.rows[key] = x
@@ -284,7 +287,7 @@ func (s *serving) sole(l query.Labels) *servedRow {
 	owner, _ := fleet.OwnerOf(l)
 	var found []*servedRow
 	for _, x := range s.rows {
-		if x.Owner.ID == owner.ID && x.Model != "" {
+		if x.Owner.ID == owner.ID && x.Owner.Team == owner.Team && x.Owner.User == owner.User && x.Model != "" {
 			found = append(found, x)
 		}
 	}
@@ -307,7 +310,7 @@ func (s *serving) finish() []Row {
 		out = append(out, x.Row)
 	}
 	slices.SortFunc(out, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Owner.ID, b.Owner.ID))
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Owner.ID, b.Owner.ID), cmp.Compare(a.Owner.Team, b.Owner.Team), cmp.Compare(a.Owner.User, b.Owner.User))
 	})
 	return out
 }

@@ -166,6 +166,31 @@ func TestServing(t *testing.T) {
 	}
 }
 
+// Catches a row that adds up two teams whose workloads have the same name, or two users' processes, also for an engine that
+// names no model.
+func TestServingKeepsTeamsApart(t *testing.T) {
+	t.Parallel()
+	w := servingWorld{querytest.NewMemory()}
+	for i, l := range []query.Labels{
+		w.engine("a", "llama", "chat", fleet.LabelTeam, "red"), w.engine("b", "llama", "chat", fleet.LabelTeam, "blue"),
+		w.engine("c", "llama", "python", fleet.LabelTeam, "", fleet.LabelKind, "process", fleet.LabelUser, "ann"),
+		w.engine("d", "llama", "python", fleet.LabelTeam, "", fleet.LabelKind, "process", fleet.LabelUser, "bob"),
+	} {
+		w.put(fleet.SeriesEngineUp, l, 1, 0)
+		w.put(fleet.SeriesTokensOut, l, 500, 60*float64(i+1))
+	}
+	w.put(fleet.SeriesEngineUp, w.engine("down", "", "chat", fleet.LabelTeam, "blue"), 0, 0)
+	list, err := At(t.Context(), w, noon, 5*time.Minute)
+	got := map[string]string{}
+	for _, r := range list {
+		got[r.Owner.Name+r.Owner.Team+r.Owner.User] = fmt.Sprintf("%d engines, %.0f/s", r.Engines, r.Out.Default(0))
+	}
+	want := map[string]string{"chatred": "1 engines, 1/s", "chatblue": "2 engines, 2/s", "pythonann": "1 engines, 3/s", "pythonbob": "1 engines, 4/s"}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 // Catches quantiles that differ from histogram_quantile of PromQL, and engines of two versions whose sum
 // has a bucket of one of them only.
 func TestQuantiles(t *testing.T) {

@@ -143,6 +143,8 @@ func TestLoad(t *testing.T) {
 		one(MissingNode, "ERROR", query.Labels{"host_name": "back"}),
 		one(SlowClock, "WARN", query.Labels{"host_name": "a", "gpu_uuid": "G", "gpu_index": "0", "gpu_model": "m", "gpu_workload_kind": "job", "gpu_workload_name": "w", "gpu_workload_team": "t", "k8s_namespace_name": "n"}),
 		one(RankBehind, "ERROR", query.Labels{"host_name": "a", "comm_id_hash": "c", "rank": "3", "nranks": "4"}),
+		one(BudgetBurns, "ERROR", query.Labels{"gen_ai_request_model": "m", "gpumeter_slo_objective": "errors", "gpumeter_slo_severity": "page", "gpu_workload_kind": "process", "gpu_workload_name": "python", "user_name": "ann"}),
+		one(BudgetBurns, "ERROR", query.Labels{"gen_ai_request_model": "m", "gpumeter_slo_objective": "errors", "gpumeter_slo_severity": "page", "gpu_workload_kind": "slurm_job", "gpu_workload_name": "j", "slurm_user": "bob", "slurm_account": "lab"}),
 		one(OverQuota, "WARN", query.Labels{"quota": "vision/gpus", "source": "kubernetes", "unit": "gpus", "gpu_workload_team": "t"}),
 	}
 	write := func(changes []Change) {
@@ -195,7 +197,7 @@ func TestLoad(t *testing.T) {
 			got = append(got, strings.Join([]string{fmt.Sprint(i), e.Attributes["gpu.finding.state"], c.Rule, c.Labels["host_name"]}, " "))
 		}
 	}
-	want := []string{"1 closed " + MissingNode + " back", "1 closed " + RankBehind + " a", "1 closed " + SlowClock + " a", "1 closed " + OverQuota + " "}
+	want := []string{"1 closed " + MissingNode + " back", "1 closed " + RankBehind + " a", "1 closed " + BudgetBurns + " ", "1 closed " + BudgetBurns + " ", "1 closed " + SlowClock + " a", "1 closed " + OverQuota + " "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -139,14 +139,15 @@ var attributes = map[string]string{
 	labelSenders:            "gpumeter.senders",
 	fleet.LabelCommunicator: "comm_id_hash", fleet.LabelRank: "rank", fleet.LabelRanks: "nranks",
 	fleet.LabelServedModel: "gen_ai.request.model", fleet.LabelObjective: "gpumeter.slo.objective", fleet.LabelBurnSeverity: "gpumeter.slo.severity",
-	fleet.LabelSlurmCluster: "slurm.cluster", fleet.LabelSlurmJob: "slurm.job.id",
+	fleet.LabelSlurmCluster: "slurm.cluster", fleet.LabelSlurmJob: "slurm.job.id", fleet.LabelSlurmUser: "slurm.user", fleet.LabelSlurmAccount: "slurm.account", fleet.LabelUser: "user.name",
 }
 
-// burnKey tells the objectives of workloads apart, and a page from a ticket: the one that follows the other is news.
+// burnKey tells the objectives of workloads apart, also those of two teams or users with one name, and a page from a ticket: the one
+// that follows the other is news.
 func burnKey(l query.Labels) string {
 	parts := []string{}
 	for _, name := range []string{
-		fleet.LabelKind, fleet.LabelSlurmCluster, fleet.LabelNamespace, fleet.LabelWorkload, fleet.LabelSlurmJob, fleet.LabelServedModel, fleet.LabelObjective, fleet.LabelBurnSeverity,
+		fleet.LabelKind, fleet.LabelCluster, fleet.LabelSlurmCluster, fleet.LabelTeam, fleet.LabelUser, fleet.LabelNamespace, fleet.LabelWorkload, fleet.LabelSlurmJob, fleet.LabelServedModel, fleet.LabelObjective, fleet.LabelBurnSeverity,
 	} {
 		parts = append(parts, l[name])
 	}

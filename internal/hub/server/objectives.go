@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -29,11 +30,6 @@ var objectiveHelp = map[string]string{
 	fleet.SeriesBurnRate:   "How fast the error budget of an objective burns in a window: at 1 it lasts exactly as long as its own window.",
 	fleet.SeriesBudgetLeft: "Part of the error budget of an objective that is left, below 0 if it is overspent.",
 	fleet.SeriesObjective:  "Part of requests, or of time, that an objective wants to be good.",
-}
-
-// ownerIdentity are the labels of a workload on series and findings about its objectives.
-var ownerIdentity = []string{
-	fleet.LabelKind, fleet.LabelWorkload, fleet.LabelTeam, fleet.LabelNamespace, fleet.LabelCluster, fleet.LabelSlurmCluster, fleet.LabelSlurmJob,
 }
 
 // objectives judges the objectives of a file. It is safe for concurrent use.
@@ -190,11 +186,7 @@ func (o *objectives) gauges() []hub.Gauge {
 // objectiveLabels returns the labels that identify an objective of the model of a workload.
 func objectiveLabels(row *slo.Row, x *slo.Result, more ...string) query.Labels {
 	l := query.Labels{fleet.LabelServedModel: row.Model, fleet.LabelObjective: x.Name}
-	for _, name := range ownerIdentity {
-		if v := row.Labels[name]; v != "" {
-			l[name] = v
-		}
-	}
+	maps.Copy(l, row.Labels)
 	for i := 0; i < len(more); i += 2 {
 		l[more[i]] = more[i+1]
 	}

@@ -145,7 +145,7 @@ func TestObjectivesAreTold(t *testing.T) {
 		a := e.Attributes
 		told = append(told, strings.Join([]string{a["gpu.finding.state"], a["gpu.finding.severity"], a["gpu.finding.key"], a["gen_ai.request.model"], a["gpumeter.slo.objective"], a["gpu.workload.team"]}, " "))
 	}
-	const key = " critical deployment//prod/chat//llama/ttft_p95/page llama ttft_p95 red"
+	const key = " critical deployment///red//prod/chat//llama/ttft_p95/page llama ttft_p95 red"
 	if diff := cmp.Diff([]string{"closed" + key, "open" + key}, told); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

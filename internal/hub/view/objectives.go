@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/slo"
@@ -40,7 +41,7 @@ type objective struct {
 type goodput struct {
 	Low  number `json:"low"`
 	High number `json:"high"`
-	Of   number `json:"of"` // all that finished, without those that their clients gave up
+	Of   number `json:"of"` // all that finished, without those that their clients canceled
 }
 
 // limit is a part of the lost time and what explains it.
@@ -49,6 +50,11 @@ type limit struct {
 	Share number `json:"share"` // shares add up to 1
 	Text  string `json:"text"`  // the numbers that it follows from
 }
+
+// servedKey identifies what is served. Workloads of two teams, and processes of two users, may have one ID.
+type servedKey struct{ model, owner, team, user string }
+
+func keyOf(model string, o *fleet.Owner) servedKey { return servedKey{model, o.ID, o.Team, o.User} }
 
 // judge fills in the judgements of what is served now. If the objectives cannot be read, the rest of the page is still
 // true: the hub logs why.
@@ -60,13 +66,12 @@ func (v *viewer) judge(ctx context.Context, at time.Time, now []serving.Row, row
 	if err != nil {
 		return
 	}
-	type key struct{ model, owner string }
-	places := map[key]*slo.Row{}
+	places := map[servedKey]*slo.Row{}
 	for i := range report.Rows {
-		places[key{report.Rows[i].Model, report.Rows[i].Owner.ID}] = &report.Rows[i]
+		places[keyOf(report.Rows[i].Model, &report.Rows[i].Owner)] = &report.Rows[i]
 	}
 	for i := range now {
-		if row := places[key{now[i].Model, now[i].Owner.ID}]; row != nil {
+		if row := places[keyOf(now[i].Model, &now[i].Owner)]; row != nil {
 			rows[i].judgement = judgementOf(row, report.Window)
 		}
 	}

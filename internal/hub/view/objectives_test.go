@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/slo"
@@ -69,8 +71,44 @@ objectives: [{model: "llama-*", ttft: {p95: 50ms}, tpot: {p95: 1s}, errors: 1%}]
 	if len(got[0].Limits) != 1 || got[0].Limits[0].Cause != "unexplained" || got[0].Limits[0].Share != 1 {
 		t.Errorf("limits: %+v", got[0].Limits)
 	}
+	// Another team has a workload of the same name.
+	got = ask(func(_ context.Context, at time.Time) (*slo.Report, error) {
+		of := func(team string, cause slo.Cause) slo.Row {
+			return slo.Row{Model: "llama-red", Owner: fleet.Owner{ID: "deployment///chat-red/", Team: team}, Limits: []slo.Share{{Cause: cause, Share: 1}}}
+		}
+		return &slo.Report{At: at, Rows: []slo.Row{of("red", slo.Prefill), of("blue", slo.Host)}}, nil
+	})
+	if len(got) != 1 || len(got[0].Limits) != 1 || got[0].Limits[0].Cause != "prefill" {
+		t.Errorf("of two teams: %+v", got)
+	}
 	got = ask(func(context.Context, time.Time) (*slo.Report, error) { return nil, errors.New("the store is away") })
 	if diff := cmp.Diff([]row{{Model: "llama-red"}}, got); diff != "" {
 		t.Errorf("without objectives (-want +got):\n%s", diff)
+	}
+}
+
+// Catches a row that has the requests and the cost of two teams whose workloads have the same name, on the page of those who see both.
+func TestServingKeepsTeamsApart(t *testing.T) {
+	t.Parallel()
+	store := servingHubOf(t, func(what, _ string) string { return what })
+	_, body := get(t, Handler(store, Cost(store, servingPrices(t), nil), nil, at(noon)), "/serving?from=1794740400")
+	var a struct {
+		Serving []struct {
+			Owner     struct{ ID, Team string }
+			Engines   int
+			TokensOut float64
+			Period    struct{ TokensOut, Cost float64 }
+		}
+	}
+	if err := json.Unmarshal([]byte(rounded(t, body)), &a); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	got := map[string]string{}
+	for _, s := range a.Serving {
+		got[s.Owner.Team] = fmt.Sprint(s.Owner.ID, " ", s.Engines, " ", s.TokensOut, " ", s.Period.TokensOut, " ", s.Period.Cost)
+	}
+	const each = "deployment///chat/ 1 10 36000 4"
+	if diff := cmp.Diff(map[string]string{"red": each, "blue": each}, got); diff != "" || len(a.Serving) != 2 {
+		t.Errorf("%d rows (-want +got):\n%s", len(a.Serving), diff)
 	}
 }

@@ -139,27 +139,27 @@ func (v *viewer) serving(ctx context.Context, r request) ([]served, *tokens.Bill
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot compute the cost of tokens: %w", err)
 	}
-	type key struct{ model, owner string }
-	places, rows := map[key]int{}, []served{}
+	places, rows := map[servedKey]int{}, []served{}
 	for i := range now {
 		s := &now[i]
-		places[key{s.Model, s.Owner.ID}] = len(rows)
+		places[keyOf(s.Model, &s.Owner)] = len(rows)
 		rows = append(rows, v.servedOf(s))
 	}
 	v.judge(ctx, at, now, rows)
-	owners := map[string]fleet.Owner{}
+	owners := map[servedKey]fleet.Owner{}
 	groups := period.Groups(func(row *tokens.Row) []string {
 		o, _ := fleet.OwnerOf(row.Labels)
-		owners[o.ID] = o
-		return []string{row.Labels[fleet.LabelServedModel], o.ID}
+		k := keyOf(row.Labels[fleet.LabelServedModel], &o)
+		owners[k] = o
+		return []string{k.model, k.owner, k.team, k.user}
 	})
 	for i := range groups {
 		g := &groups[i]
-		k := key{g.Keys[0], g.Keys[1]}
+		k := servedKey{g.Keys[0], g.Keys[1], g.Keys[2], g.Keys[3]}
 		n, ok := places[k]
 		if !ok {
 			n = len(rows)
-			rows = append(rows, v.servedOf(&serving.Row{Model: k.model, Owner: owners[k.owner], Providers: g.Providers}))
+			rows = append(rows, v.servedOf(&serving.Row{Model: k.model, Owner: owners[k], Providers: g.Providers}))
 		}
 		rows[n].Period = servedCostOf(g)
 	}

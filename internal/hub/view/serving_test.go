@@ -24,6 +24,12 @@ import (
 // That of red answers one request a second, each with 100 tokens in and 10 out, after 50 ms.
 func servingHub(t *testing.T) *hub.Store {
 	t.Helper()
+	return servingHubOf(t, func(what, team string) string { return what + "-" + team })
+}
+
+// servingHubOf returns one in which the teams name workloads and models as nameOf says.
+func servingHubOf(t *testing.T, nameOf func(what, team string) string) *hub.Store {
+	t.Helper()
 	s, err := hub.Open(t.TempDir(), hub.Options{Now: func() time.Time { return noon }})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +53,7 @@ func servingHub(t *testing.T) *hub.Store {
 	stands := func(v float64) func(float64) float64 { return func(float64) float64 { return v } }
 	for team, gpu := range map[string]string{"red": "GPU-1", "blue": "GPU-2"} {
 		device := map[string]string{fleet.LabelUUID: gpu, fleet.LabelIndex: gpu[4:], fleet.LabelModel: "NVIDIA H100", fleet.LabelVendor: "nvidia", fleet.LabelHost: "n1"}
-		owner := map[string]string{fleet.LabelKind: "deployment", fleet.LabelWorkload: "chat-" + team, fleet.LabelTeam: team, fleet.LabelPodUID: team}
+		owner := map[string]string{fleet.LabelKind: "deployment", fleet.LabelWorkload: nameOf("chat", team), fleet.LabelTeam: team, fleet.LabelPodUID: team}
 		put(fleet.SeriesUp, device, stands(1))
 		maps.Copy(device, owner)
 		put(fleet.SeriesSMActive, device, stands(0.5))
@@ -61,7 +67,7 @@ func servingHub(t *testing.T) *hub.Store {
 		engine := maps.Clone(owner)
 		maps.Copy(engine, map[string]string{fleet.LabelHost: "n1", fleet.LabelEngine: team, fleet.LabelProvider: "vllm"})
 		put(fleet.SeriesEngineUp, engine, stands(1))
-		engine[fleet.LabelServedModel] = "llama-" + team
+		engine[fleet.LabelServedModel] = nameOf("llama", team)
 		put(fleet.SeriesTokensIn, engine, grows(100))
 		put(fleet.SeriesTokensOut, engine, grows(10))
 		put(fleet.SeriesPrefixHits, engine, grows(40), fleet.LabelTier, "gpu")
@@ -74,7 +80,7 @@ func servingHub(t *testing.T) *hub.Store {
 			put(fleet.Buckets(fleet.HistogramFirstToken), engine, grows(perSecond), fleet.LabelBucket, le)
 		}
 		for le, perSecond := range map[string]float64{"0.1": 0, "1": 1, "+Inf": 1} { // of an application
-			put(fleet.Buckets(fleet.HistogramFirstToken), owner, grows(perSecond), fleet.LabelBucket, le, fleet.LabelServedModel, "llama-"+team)
+			put(fleet.Buckets(fleet.HistogramFirstToken), owner, grows(perSecond), fleet.LabelBucket, le, fleet.LabelServedModel, nameOf("llama", team))
 		}
 	}
 	if _, err := a.Commit(); err != nil {

@@ -1,7 +1,5 @@
 package slo
 
-import "time"
-
 // Severity says how soon somebody has to look.
 type Severity string
 
@@ -14,9 +12,9 @@ const (
 // Alert is that an error budget burns too fast.
 type Alert struct {
 	Severity    Severity
-	Long, Short time.Duration // windows in which it burns
-	Limit       float64       // above which the burn rate is in both
-	Burn        float64       // in the long window
+	Long, Short int     // Windows in which it burns
+	Limit       float64 // above which the burn rate is in both
+	Burn, Now   float64 // in the long and in the short window
 }
 
 // alerts are those of the SRE workbook, gravest first. The long window says that it matters, and the short one
@@ -37,8 +35,23 @@ func (r *Result) Alert() (Alert, bool) {
 		long, ok := r.Burn[a.long].Get()
 		short, also := r.Burn[a.short].Get()
 		if ok && also && long > a.limit && short > a.limit {
-			return Alert{a.severity, Windows[a.long], Windows[a.short], a.limit, long}, true
+			return Alert{a.severity, a.long, a.short, a.limit, long, short}, true
 		}
 	}
 	return Alert{}, false
+}
+
+// Undecided reports whether an alert of a severity is possible as far as is known, because windows that it needs could
+// not be read.
+func (r *Result) Undecided(s Severity, unread [windows]bool) bool {
+	burns := func(w int, limit float64) bool {
+		v, ok := r.Burn[w].Get()
+		return ok && v > limit || !ok && unread[w]
+	}
+	for _, a := range alerts {
+		if a.severity == s && burns(a.long, a.limit) && burns(a.short, a.limit) {
+			return true
+		}
+	}
+	return false
 }

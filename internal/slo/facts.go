@@ -21,7 +21,7 @@ const hintWindow = time.Hour
 var rowLabels = fleet.LabelServedModel + ", " + fleet.OwnerLabels()
 
 // limits fills in which resource is the limit of each row, and adds rows for models without objectives whose requests wait.
-func (j *Judge) limits(ctx context.Context, store query.Store, at time.Time, rows []Row) ([]Row, error) {
+func limits(ctx context.Context, store query.Store, at time.Time, rows []Row) ([]Row, error) {
 	now, err := serving.At(ctx, store, at, hintWindow)
 	if err != nil || len(now) == 0 {
 		return rows, err

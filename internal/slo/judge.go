@@ -16,6 +16,8 @@ import (
 const (
 	// slowEvery is how often the long windows are read: three days, and that of the budgets.
 	slowEvery = 10 * time.Minute
+	// slowKept is for how long the last reading of a long window stands while it cannot be read again.
+	slowKept = time.Hour
 	// maxMoments bounds the moments at which availability is looked at in one span.
 	maxMoments = 4320
 	shortStep  = time.Minute
@@ -26,13 +28,15 @@ const (
 type Judge struct {
 	file *File
 
-	at, slowAt time.Time
-	rows       map[key]*known
-	engines    map[Kind]map[string]*scale
-	since      map[whose]time.Time // when an engine of an owner could first be read
-	past       map[int64]measures  // of whole days, by their start
-	days       measures            // of three days
-	budget     measures            // of the window of the file
+	at        time.Time
+	unlearned []time.Time // moments of the past at which the engines are not known yet, the newest first
+	rows      map[key]*known
+	engines   map[Kind]map[string]*scale
+	since     map[whose]time.Time // when an engine of an owner could first be read
+	past      map[int64]measures  // of whole days, by their start
+
+	days, budget     reading // of three days and of the window of the file, without availability
+	upDays, upBudget reading // availability
 }
 
 // known is a model of a workload.
@@ -42,64 +46,76 @@ type known struct {
 	seen       time.Time
 }
 
-// measures are the tallies of the objectives of each row, and the requests per second that finished.
-type measures struct {
-	tallies  map[key][]tally
-	requests map[key]optional.Float
-}
-
 // NewJudge returns a judge of the objectives of a file.
 func NewJudge(file *File) *Judge { return &Judge{file: file} }
 
 // Look returns how the objectives are met at a moment, which is not before that of the last call. What could be read counts even
 // if there is an error.
 func (j *Judge) Look(ctx context.Context, store query.Store, at time.Time) (*Report, error) {
+	r := &Report{At: at, Window: j.file.Window}
 	var errs []error
-	keep := func(what string, err error) {
+	keep := func(what string, err error, of ...int) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cannot read %s: %w", what, err))
 		}
+		for _, w := range of {
+			r.Unread[w] = r.Unread[w] || err != nil
+		}
 	}
 	keep("which engines there are", j.learnUpTo(ctx, store, at))
-	if j.slowAt.IsZero() || at.Sub(j.slowAt) >= slowEvery {
-		j.slowAt = at
-		var err error
-		j.budget, err = j.measureDays(ctx, store, at)
+	for w := range Windows {
+		r.Unread[w] = !j.learned(at.Add(-Windows[w]))
+	}
+	r.Partial = !j.learned(time.Time{})
+	if j.budget.due(at) {
+		m, err := j.measureDays(ctx, store, at)
 		keep("the window of the error budgets", err)
-		j.days, err = j.measure(ctx, store, at, Windows[threeDays])
-		keep("three days", err)
-		keep("the availability", j.slowAvailability(ctx, store, at))
+		j.budget.take(at, m, err == nil && j.learned(at.Add(-j.file.Window)))
 	}
-	short := [windows]measures{threeDays: j.days}
-	for i := range threeDays {
+	if j.days.due(at) {
+		m, err := j.measure(ctx, store, at, Windows[threeDays])
+		keep("three days", err, threeDays)
+		j.days.take(at, m, err == nil && j.learned(at.Add(-Windows[threeDays])))
+	}
+	if j.file.has(Availability) && j.upBudget.due(at) {
+		keep("the availability", j.slowAvailability(ctx, store, at), threeDays)
+	}
+	short := [windows]measures{threeDays: j.days.measures}
+	for w := range threeDays {
 		var err error
-		short[i], err = j.measure(ctx, store, at, Windows[i])
-		keep("the last "+windowNames[i], err)
+		short[w], err = j.measure(ctx, store, at, Windows[w])
+		keep("the last "+windowNames[w], err, w)
 	}
-	keep("the availability", j.shortAvailability(ctx, store, at, short[:threeDays]))
-	rows, err := j.limits(ctx, store, at, j.results(short))
+	keep("the availability", j.shortAvailability(ctx, store, at, short[:threeDays]), fiveMinutes, halfHour, oneHour, sixHours)
+	var err error
+	r.Rows, err = limits(ctx, store, at, j.results(short))
 	keep("what limits the engines", err)
-	return &Report{At: at, Window: j.file.Window, Rows: rows}, errors.Join(errs...)
+	return r, errors.Join(errs...)
 }
 
-// learnUpTo learns which engines there are. The first time it looks back, from the oldest moment on; then
-// it forgets what is older than all windows.
+// learnUpTo learns which engines there are. The first time it looks back as far as the longest window, and what cannot be read then
+// is read at later looks. It forgets what is older than all windows.
 func (j *Judge) learnUpTo(ctx context.Context, store query.Store, at time.Time) error {
 	long := max(j.file.Window, Windows[threeDays])
-	looks := []time.Duration{0}
+	var err error
 	if j.at.IsZero() || at.Before(j.at) {
 		*j = Judge{file: j.file, rows: map[key]*known{}, engines: map[Kind]map[string]*scale{}, since: map[whose]time.Time{}, past: map[int64]measures{}}
 		const hour = time.Hour
-		looks = append(looks, hour/12, hour/2, hour, 3*hour, 6*hour, 12*hour)
-		for ago := 24 * hour; ago <= long; ago += 24 * hour {
-			looks = append(looks, ago)
+		for _, ago := range []time.Duration{0, hour / 12, hour / 2, hour, 3 * hour, 6 * hour, 12 * hour} {
+			j.unlearned = append(j.unlearned, at.Add(-ago))
 		}
-		slices.Reverse(looks)
+		for ago := 24 * hour; ago <= long; ago += 24 * hour {
+			j.unlearned = append(j.unlearned, at.Add(-ago))
+		}
+	} else {
+		err = j.learn(ctx, store, at)
 	}
 	j.at = at
-	var errs []error
-	for _, ago := range looks {
-		errs = append(errs, j.learn(ctx, store, at.Add(-ago)))
+	j.unlearned = slices.DeleteFunc(j.unlearned, func(t time.Time) bool { return t.Before(at.Add(-long)) })
+	for err == nil && len(j.unlearned) > 0 {
+		if err = j.learn(ctx, store, j.unlearned[0]); err == nil {
+			j.unlearned = j.unlearned[1:]
+		}
 	}
 	old := at.Add(-long - 24*time.Hour)
 	maps.DeleteFunc(j.rows, func(_ key, x *known) bool { return x.seen.Before(old) })
@@ -107,7 +123,12 @@ func (j *Judge) learnUpTo(ctx context.Context, store query.Store, at time.Time) 
 		maps.DeleteFunc(engines, func(_ string, x *scale) bool { return x.seen.Before(old) })
 	}
 	maps.DeleteFunc(j.past, func(start int64, _ measures) bool { return start < old.Unix() })
-	return errors.Join(errs...)
+	return err
+}
+
+// learned reports whether the engines are known since a moment.
+func (j *Judge) learned(since time.Time) bool {
+	return len(j.unlearned) == 0 || j.unlearned[0].Before(since)
 }
 
 // learn adds the rows and the bounds of a moment.
@@ -123,9 +144,16 @@ func (j *Judge) learn(ctx context.Context, store query.Store, at time.Time) erro
 		}
 	})
 	for k, l := range labels {
+		old := j.rows[k]
+		if old != nil && old.seen.After(at) {
+			continue
+		}
 		x := &known{l, j.file.find(k.model, l), at}
-		if old := j.rows[k]; old == nil || !slices.Equal(old.objectives, x.objectives) {
-			clear(j.past) // without the row, or with its other objectives
+		if old == nil || !slices.Equal(old.objectives, x.objectives) { // all readings are without the row, or with its other objectives
+			clear(j.past)
+			for _, r := range []*reading{&j.days, &j.budget, &j.upDays, &j.upBudget} {
+				delete(r.tallies, k)
+			}
 		}
 		j.rows[k] = x
 	}
@@ -156,15 +184,20 @@ func (j *Judge) of(k key) []Objective {
 	return nil
 }
 
+// none returns measures without anything.
+func (j *Judge) none() measures {
+	m := measures{map[key][]tally{}, map[key]optional.Float{}}
+	for k := range j.rows {
+		m.tallies[k] = make([]tally, len(j.of(k)))
+	}
+	return m
+}
+
 // measureDays counts the requests of the window of the file, day by day: a query over a month would take
 // too long.
 func (j *Judge) measureDays(ctx context.Context, store query.Store, at time.Time) (measures, error) {
 	const day = 24 * time.Hour
-	sum := measures{map[key][]tally{}, nil}
-	for k := range j.rows {
-		sum.tallies[k] = make([]tally, len(j.of(k)))
-	}
-	var errs []error
+	sum := j.none()
 	for start := at.Add(-j.file.Window); start.Before(at); {
 		end := start.Truncate(day).Add(day)
 		if end.After(at) {
@@ -174,8 +207,10 @@ func (j *Judge) measureDays(ctx context.Context, store query.Store, at time.Time
 		m, ok := j.past[start.Unix()]
 		if !ok || !whole {
 			var err error
-			m, err = j.measure(ctx, store, end, end.Sub(start))
-			if errs = append(errs, err); whole && err == nil {
+			if m, err = j.measure(ctx, store, end, end.Sub(start)); err != nil {
+				return sum, err
+			}
+			if whole {
 				j.past[start.Unix()] = m
 			}
 		}
@@ -188,15 +223,12 @@ func (j *Judge) measureDays(ctx context.Context, store query.Store, at time.Time
 		}
 		start = end
 	}
-	return sum, errors.Join(errs...)
+	return sum, nil
 }
 
 // measure counts the requests of a window.
 func (j *Judge) measure(ctx context.Context, store query.Store, at time.Time, window time.Duration) (measures, error) {
-	m := measures{map[key][]tally{}, map[key]optional.Float{}}
-	for k := range j.rows {
-		m.tallies[k] = make([]tally, len(j.of(k)))
-	}
+	m := j.none()
 	if len(j.rows) == 0 {
 		return m, nil
 	}
@@ -224,18 +256,6 @@ func (j *Judge) measure(ctx context.Context, store query.Store, at time.Time, wi
 	return m, errors.Join(errs...)
 }
 
-// add adds to the tallies of the objectives of a kind.
-func (m *measures) add(k key, list []Objective, kind Kind, count func(*Objective) (tally, bool)) {
-	for i := range list {
-		if list[i].Kind != kind || i >= len(m.tallies[k]) {
-			continue
-		}
-		if t, ok := count(&list[i]); ok {
-			m.tallies[k][i] = m.tallies[k][i].plus(t)
-		}
-	}
-}
-
 // workloads are the names of the workloads that have to be available.
 func (j *Judge) workloads() []string {
 	var out []string
@@ -251,26 +271,28 @@ func (j *Judge) workloads() []string {
 
 // slowAvailability looks at the long windows, and at when each workload had its first engine.
 func (j *Judge) slowAvailability(ctx context.Context, store query.Store, at time.Time) error {
-	if !j.file.has(Availability) {
-		return nil
-	}
 	long := max(j.file.Window, Windows[threeDays])
 	moments, err := presence(ctx, store, at.Add(-long), at, max(shortStep, long/maxMoments), j.workloads())
-	if err != nil {
-		return err
+	near := moments
+	if err == nil && long > Windows[threeDays] { // with more moments
+		near, err = presence(ctx, store, at.Add(-Windows[threeDays]), at, shortStep, j.workloads())
 	}
-	clear(j.since)
-	for w, list := range moments {
-		j.since[w] = answered(list)
-	}
-	j.available(j.budget, moments, at.Add(-j.file.Window))
-	if long > Windows[threeDays] { // with more moments
-		if moments, err = presence(ctx, store, at.Add(-Windows[threeDays]), at, shortStep, j.workloads()); err != nil {
-			return err
+	if err == nil {
+		clear(j.since)
+		for w, list := range moments {
+			j.since[w] = answered(list)
 		}
 	}
-	j.available(j.days, moments, at.Add(-Windows[threeDays]))
-	return nil
+	for _, x := range []struct {
+		to      *reading
+		moments map[whose][]moment
+		window  time.Duration
+	}{{&j.upBudget, moments, j.file.Window}, {&j.upDays, near, Windows[threeDays]}} {
+		m, from := j.none(), at.Add(-x.window)
+		j.available(m, x.moments, from)
+		x.to.take(at, m, err == nil && j.learned(from))
+	}
+	return err
 }
 
 // shortAvailability looks at the short windows.
@@ -314,10 +336,13 @@ func (j *Judge) results(short [windows]measures) []Row {
 		row := Row{Model: k.model, Labels: ownerOf(x.labels)}
 		row.Owner, _ = fleet.OwnerOf(row.Labels)
 		for i, o := range list {
-			r := Result{Objective: o, Bad: at(j.budget, k, i)}
+			r := Result{Objective: o, Bad: at(j.budget.measures, k, i).plus(at(j.upBudget.measures, k, i))}
 			var bad [windows]optional.Float
 			for w := range short {
 				bad[w] = at(short[w], k, i).Ratio()
+			}
+			if o.Kind == Availability {
+				bad[threeDays] = at(j.upDays.measures, k, i).Ratio()
 			}
 			r.finish(bad)
 			row.Results = append(row.Results, r)
@@ -328,14 +353,6 @@ func (j *Judge) results(short [windows]measures) []Row {
 	}
 	slices.SortFunc(out, order)
 	return out
-}
-
-// at returns a tally, which a row that appeared later may not have.
-func at(m measures, k key, i int) tally {
-	if list := m.tallies[k]; i < len(list) {
-		return list[i]
-	}
-	return tally{}
 }
 
 // ownerOf returns the labels of a workload.

@@ -1,6 +1,7 @@
 package slo
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -29,11 +30,18 @@ type span struct {
 	bounds bounds
 }
 
-// saw records the bounds at a moment, which is not before those that were recorded earlier.
+// saw records the bounds at a moment.
 func (s *scale) saw(b bounds, at time.Time) {
-	s.seen = at
-	if n := len(s.spans) - 1; n < 0 || !maps.Equal(s.spans[n].bounds, b) {
-		s.spans = append(s.spans, span{at, b})
+	if at.After(s.seen) {
+		s.seen = at
+	}
+	next, _ := slices.BinarySearchFunc(s.spans, at, func(x span, at time.Time) int { return cmp.Or(x.first.Compare(at), -1) })
+	switch {
+	case next > 0 && maps.Equal(s.spans[next-1].bounds, b):
+	case next < len(s.spans) && maps.Equal(s.spans[next].bounds, b):
+		s.spans[next].first = at
+	default:
+		s.spans = slices.Insert(s.spans, next, span{at, b})
 	}
 }
 
@@ -70,6 +78,9 @@ func (s *scale) near(threshold float64, from, to time.Time) (below, above float6
 func scales(ctx context.Context, store query.Store, at time.Time, kind Kind) (found map[string]bounds, rows map[string]key, err error) {
 	selector := fleet.Select(fleet.Buckets(histograms[kind]), nil, fleet.OfEngines)
 	list, err := store.Instant(ctx, "group by ("+serving.EngineLabels()+", "+fleet.LabelBucket+") ("+selector+")", at)
+	if err != nil {
+		return nil, nil, err
+	}
 	found, rows = map[string]bounds{}, map[string]key{}
 	for _, x := range list {
 		id := engineOf(x.Labels)
@@ -81,5 +92,5 @@ func scales(ctx context.Context, store query.Store, at time.Time, kind Kind) (fo
 			found[id][le] = text
 		}
 	}
-	return found, rows, err
+	return found, rows, nil
 }

@@ -81,6 +81,9 @@ type Report struct {
 	At     time.Time
 	Window time.Duration // of the error budgets
 	Rows   []Row         // in order of models and workloads
+
+	Unread  [windows]bool // Windows of which something could not be read: absent burn rates may be high
+	Partial bool          // it could not be read which engines there were: rows may be missing
 }
 
 // Row is a model of a workload that has objectives or a limit.

@@ -154,7 +154,7 @@ func TestAlert(t *testing.T) {
 		}
 		got := "none"
 		if a, ok := r.Alert(); ok {
-			got = string(a.Severity) + " " + a.Long.String() + " " + a.Short.String()
+			got = string(a.Severity) + " " + Windows[a.Long].String() + " " + Windows[a.Short].String()
 		}
 		if got != want {
 			t.Errorf("%v: %s, want %s", burn, got, want)
@@ -169,4 +169,34 @@ func TestAlert(t *testing.T) {
 	f("none", 0, 0, 0, 0.9, 1.5)
 	f("none", 14.4, 14.4, 14.4, 1, 1)
 	f("none", -1, 20, 20, -1, 20) // unknown is not over
+}
+
+// Catches an alert that is over and stays because a store fails, and one that ends because its windows could not be read.
+func TestUndecided(t *testing.T) {
+	t.Parallel()
+	f := func(severity Severity, unread []int, want bool, burn ...float64) {
+		t.Helper()
+		r := Result{}
+		for i, v := range burn {
+			if v >= 0 {
+				r.Burn[i] = optional.Of(v)
+			}
+		}
+		var windows [windows]bool
+		for _, w := range unread {
+			windows[w] = true
+		}
+		if got := r.Undecided(severity, windows); got != want {
+			t.Errorf("%s with %v, %v could not be read: %v", severity, burn, unread, got)
+		}
+	}
+	all := []int{fiveMinutes, halfHour, oneHour, sixHours, threeDays}
+	f(Page, all, true, -1, -1, -1, -1, -1)
+	f(Ticket, all, true, -1, -1, -1, -1, -1)
+	f(Page, nil, false, -1, -1, -1, -1, -1) // nothing happened in these windows
+	f(Page, []int{fiveMinutes}, true, -1, 0, 20, 20, 20)
+	f(Page, []int{fiveMinutes}, false, -1, 0, 14, 20, 20)
+	f(Page, []int{halfHour, sixHours}, true, 20, -1, 1, -1, 20)
+	f(Ticket, []int{sixHours}, true, 0, 0, 0, -1, 2)
+	f(Ticket, []int{fiveMinutes}, false, -1, 0, 0, 0.5, 2)
 }

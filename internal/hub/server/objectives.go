@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -118,13 +117,10 @@ func (o *objectives) look(ctx context.Context, store query.Store, at time.Time) 
 // budgets that burn too fast as events.
 func (s *Server) judgeObjectives(ctx context.Context, store query.Store, o *objectives, at time.Time) error {
 	r, err := o.look(ctx, store, at)
-	if err != nil && len(r.Rows) == 0 {
-		return err // nothing is known: findings stay as they are
-	}
 	if s.store != nil {
 		err = errors.Join(err, s.writeObjectives(ctx, o, r, at))
 	}
-	return errors.Join(err, s.tell(ctx, &o.watch, burning(r), at))
+	return errors.Join(err, s.tell(ctx, &o.watch, burning(r, o.watch.Active()), at))
 }
 
 func (s *Server) writeObjectives(ctx context.Context, o *objectives, r *slo.Report, at time.Time) error {
@@ -193,31 +189,60 @@ func objectiveLabels(row *slo.Row, x *slo.Result, more ...string) query.Labels {
 	return l
 }
 
-// burning returns a finding for each error budget that burns too fast.
-func burning(r *slo.Report) []rules.Finding {
+// burning returns a finding for each error budget that burns too fast. An open one stays while a failing store neither
+// confirms nor refutes it.
+func burning(r *slo.Report, open []rules.Change) []rules.Finding {
+	before := map[string]rules.Finding{}
+	for i := range open {
+		before[open[i].Key()] = open[i].Finding
+	}
 	var out []rules.Finding
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		for j := range row.Results {
 			x := &row.Results[j]
-			a, ok := x.Alert()
-			if !ok || len(out) == maxOver {
-				continue
+			stays := func(s slo.Severity) (rules.Finding, bool) {
+				key := (&rules.Finding{Rule: rules.BudgetBurns, Labels: burnLabels(row, x, s)}).Key()
+				f, is := before[key]
+				delete(before, key)
+				return f, is && x.Undecided(s, r.Unread)
 			}
-			f := rules.Finding{
-				Rule: rules.BudgetBurns, Severity: map[slo.Severity]string{slo.Page: "ERROR", slo.Ticket: "WARN"}[a.Severity], Value: a.Burn,
-				Labels: objectiveLabels(row, x, fleet.LabelBurnSeverity, string(a.Severity)),
-				Reason: fmt.Sprintf("%s misses its objective %q: its error budget for %s burns %s", servedBy(row), x.Text(), inDays(r.Window), rates(x)),
-				Action: slo.Unexplained.Advice(),
+			page, pages := stays(slo.Page)
+			ticket, tickets := stays(slo.Ticket)
+			switch a, burns := x.Alert(); {
+			case burns && (a.Severity == slo.Page || !pages):
+				out = append(out, finding(r, row, x, &a))
+			case pages:
+				out = append(out, page)
+			case tickets:
+				out = append(out, ticket)
 			}
-			if x.Kind != slo.Errors && x.Kind != slo.Availability && len(row.Limits) > 0 {
-				f.Reason += "; the time is lost to: " + slo.Sentence(row.Limits)
-				f.Action = row.Limits[0].Cause.Advice()
-			}
-			out = append(out, f)
 		}
 	}
-	return out
+	if r.Partial { // their rows may be missing
+		for _, key := range slices.Sorted(maps.Keys(before)) {
+			out = append(out, before[key])
+		}
+	}
+	return out[:min(len(out), maxOver)]
+}
+
+func finding(r *slo.Report, row *slo.Row, x *slo.Result, a *slo.Alert) rules.Finding {
+	f := rules.Finding{
+		Rule: rules.BudgetBurns, Severity: map[slo.Severity]string{slo.Page: "ERROR", slo.Ticket: "WARN"}[a.Severity], Value: a.Burn, Labels: burnLabels(row, x, a.Severity),
+		Reason: fmt.Sprintf("%s misses its objective %q: its %d-day error budget burns at %s the sustainable rate over %s, %s over %s",
+			servedBy(row), x.Text(), r.Window/(24*time.Hour), times(a.Burn), slo.WindowName(a.Long), times(a.Now), slo.WindowName(a.Short)),
+		Action: slo.Unexplained.Advice(),
+	}
+	if x.Kind != slo.Errors && x.Kind != slo.Availability && len(row.Limits) > 0 {
+		f.Reason += "; the time is lost to: " + slo.Sentence(row.Limits)
+		f.Action = row.Limits[0].Cause.Advice()
+	}
+	return f
+}
+
+func burnLabels(row *slo.Row, x *slo.Result, s slo.Severity) query.Labels {
+	return objectiveLabels(row, x, fleet.LabelBurnSeverity, string(s))
 }
 
 func servedBy(row *slo.Row) string {
@@ -227,19 +252,7 @@ func servedBy(row *slo.Row) string {
 	return row.Model + " of " + fleet.InCluster(row.Owner.Label(), row.Owner.Cluster)
 }
 
-// rates returns the known burn rates, the longest window first.
-func rates(x *slo.Result) string {
-	var out []string
-	for w, burn := range x.Burn {
-		if v, ok := burn.Get(); ok {
-			out = append(out, strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64)+" times too fast over "+slo.WindowName(w))
-		}
-	}
-	slices.Reverse(out)
-	for i := range out[min(1, len(out)):] {
-		out[i+1] = strings.Replace(out[i+1], " times too fast", "", 1)
-	}
-	return strings.Join(out, ", ")
+// times returns a burn rate as a multiple.
+func times(burn float64) string {
+	return strconv.FormatFloat(math.Round(burn*10)/10, 'f', -1, 64) + "x"
 }
-
-func inDays(d time.Duration) string { return fmt.Sprintf("%d days", d/(24*time.Hour)) }

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -17,40 +18,64 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/slo"
 )
+
+// served has a store in which a model serves, and a hub that judges it.
+type served struct {
+	*Server
+	t      *testing.T
+	now    time.Time
+	counts map[string]float64
+}
+
+func newServed(t *testing.T) *served {
+	t.Helper()
+	store, err := hub.Open(t.TempDir(), hub.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	// Long windows are read by days of UTC: everything happens on one day.
+	now := time.Now().UTC().Add(-12 * time.Hour).Truncate(24 * time.Hour).Add(6 * time.Hour)
+	return &served{&Server{log: zap.NewNop(), store: store}, t, now, map[string]float64{}}
+}
+
+func (s *served) minute(n int) time.Time { return s.now.Add(time.Duration(n) * time.Minute) }
+
+// serve writes requests of some minutes.
+func (s *served) serve(from, to int, good, bad float64) {
+	s.t.Helper()
+	for i := from; i <= to; i++ {
+		a := s.store.Appender(s.t.Context())
+		put := func(name string, n float64, more ...string) {
+			key := name + strings.Join(more, " ")
+			s.counts[key] += n
+			a.Gauge(promlabels.FromStrings(append(more, "__name__", name, "host_name", "n1", "inference_engine_id", "e", "gen_ai_request_model", "llama",
+				"gpu_workload_kind", "deployment", "gpu_workload_name", "chat", "gpu_workload_team", "red", "k8s_namespace_name", "prod")...), s.minute(i).UnixMilli(), s.counts[key])
+		}
+		for le, n := range map[string]float64{"0.5": good, "1": good, "+Inf": good + bad} {
+			put("gen_ai_server_time_to_first_token_seconds_bucket", n, "le", le)
+		}
+		put("inference_request_finished_total", good+bad, "inference_outcome", "success")
+		if _, err := a.Commit(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
 
 // Catches an error budget that burns and is in no series, no alert and no event, a finding that never ends or that
 // a restart of the hub forgets, and one of which nobody can tell whose it is.
 func TestObjectivesAreTold(t *testing.T) {
 	t.Parallel()
-	store, err := hub.Open(t.TempDir(), hub.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	// Long windows are read by days of UTC: everything happens on one day.
-	now := time.Now().UTC().Add(-12 * time.Hour).Truncate(24 * time.Hour).Add(6 * time.Hour)
-	counts := map[string]float64{}
-	serve := func(at time.Time, good, bad float64) {
-		t.Helper()
-		a := store.Appender(t.Context())
-		for le, n := range map[string]float64{"0.5": good, "1": good, "+Inf": good + bad} {
-			counts[le] += n
-			a.Gauge(promlabels.FromStrings("__name__", "gen_ai_server_time_to_first_token_seconds_bucket", "le", le, "host_name", "n1", "inference_engine_id", "e",
-				"gen_ai_request_model", "llama", "gpu_workload_kind", "deployment", "gpu_workload_name", "chat", "gpu_workload_team", "red", "k8s_namespace_name", "prod"), at.UnixMilli(), counts[le])
-		}
-		counts["finished"] += good + bad
-		a.Gauge(promlabels.FromStrings("__name__", "inference_request_finished_total", "inference_outcome", "success", "host_name", "n1", "inference_engine_id", "e",
-			"gen_ai_request_model", "llama", "gpu_workload_kind", "deployment", "gpu_workload_name", "chat", "gpu_workload_team", "red", "k8s_namespace_name", "prod"), at.UnixMilli(), counts["finished"])
-		if _, err := a.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s := newServed(t)
+	store, minute := s.store, s.minute
 	file := filepath.Join(t.TempDir(), "objectives.yaml")
 	put(t, file, "objectives: [{model: llama, ttft: {p95: 500ms}, errors: 1%}]")
 	h := Options{Objectives: file}
@@ -58,20 +83,14 @@ func TestObjectivesAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{log: zap.NewNop(), store: store}
 	judge := func(o *objectives, at time.Time) {
 		t.Helper()
 		if err := s.judgeObjectives(t.Context(), store, o, at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	minute := func(n int) time.Time { return now.Add(time.Duration(n) * time.Minute) }
-	for i := -180; i < -100; i++ {
-		serve(minute(i), 10, 0)
-	}
-	for i := -100; i <= -30; i++ { // nine in ten are slow: 18 times too fast
-		serve(minute(i), 1, 9)
-	}
+	s.serve(-180, -101, 10, 0)
+	s.serve(-100, -30, 1, 9) // nine in ten are slow: at 18 times the rate
 	judge(o, minute(-31))
 	judge(o, minute(-30))
 	want := rules.Finding{
@@ -80,7 +99,7 @@ func TestObjectivesAreTold(t *testing.T) {
 			"gen_ai_request_model": "llama", "gpumeter_slo_objective": "ttft_p95", "gpumeter_slo_severity": "page",
 			"gpu_workload_kind": "deployment", "gpu_workload_name": "chat", "gpu_workload_team": "red", "k8s_namespace_name": "prod",
 		},
-		Reason: `llama of prod/chat misses its objective "TTFT within 500ms for 95 %": its error budget for 30 days burns 8.5 times too fast over 3d, 8.5 over 6h, 18 over 1h, 18 over 30m, 18 over 5m; the time is lost to: ` +
+		Reason: `llama of prod/chat misses its objective "TTFT within 500ms for 95 %": its 30-day error budget burns at 18x the sustainable rate over 1h, 18x over 5m; the time is lost to: ` +
 			"100 % unexplained (the engine does not say how much of the time to the first token is queue)",
 		Action: "Look at the log of the engine, at its node, and at the network in front of it.",
 	}
@@ -131,9 +150,7 @@ func TestObjectivesAreTold(t *testing.T) {
 	if err := s.loader(&o.watch, func(rule string) bool { return rule == rules.BudgetBurns })(t.Context(), minute(-29)); err != nil {
 		t.Fatal(err)
 	}
-	for i := -29; i <= 0; i++ {
-		serve(minute(i), 1000, 0)
-	}
+	s.serve(-29, 0, 1000, 0)
 	judge(o, minute(-1))
 	judge(o, minute(0))
 	list, err := store.Events(t.Context(), events.Query{Names: []string{"gpu.finding"}})
@@ -156,11 +173,83 @@ func TestObjectivesAreTold(t *testing.T) {
 	if err := o.read(); err != nil {
 		t.Fatal(err)
 	}
-	serve(minute(1), 1000, 0)
+	s.serve(1, 1, 1000, 0)
 	judge(o, minute(1))
 	if diff := cmp.Diff([]string{"gpumeter_slo_objective_ratio errors 1.0"}, series(minute(1))); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
 	}
+}
+
+// counting is a store that counts questions, and may be away.
+type counting struct {
+	query.Store
+	away  func(expr string) bool
+	asked int
+}
+
+func (c *counting) Instant(ctx context.Context, expr string, at time.Time) ([]query.Sample, error) {
+	if c.asked++; c.away != nil && c.away(expr) {
+		return nil, errors.New("the store is away")
+	}
+	return c.Store.Instant(ctx, expr, at)
+}
+
+func (c *counting) Range(ctx context.Context, expr string, start, end time.Time, step time.Duration) ([]query.Series, error) {
+	if c.asked++; c.away != nil && c.away(expr) {
+		return nil, errors.New("the store is away")
+	}
+	return c.Store.Range(ctx, expr, start, end, step)
+}
+
+// Catches a page that is resolved because the store cannot be read, all of it or only the last half hour, also if the hub starts meanwhile,
+// a second finding for the same objective, and a page that stays when the store is back.
+func TestFindingsOutliveTheirStore(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	file := filepath.Join(t.TempDir(), "objectives.yaml")
+	put(t, file, "objectives: [{model: llama, ttft: {p95: 500ms}}]")
+	h := Options{Objectives: file}
+	o, err := h.objectives(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(-180, -101, 10, 0)
+	s.serve(-100, -30, 1, 9)
+	all := func(string) bool { return true }
+	lately := func(expr string) bool {
+		return strings.Contains(expr, "[300000ms]") || strings.Contains(expr, "[1800000ms]")
+	}
+	judge := func(from, to int, away func(string) bool, want ...string) {
+		t.Helper()
+		for i := from; i <= to; i++ {
+			err := s.judgeObjectives(t.Context(), &counting{Store: s.store, away: away}, o, s.minute(i))
+			if (err != nil) != (away != nil) {
+				t.Errorf("minute %d: %v", i, err)
+			}
+		}
+		var got []string
+		for _, c := range o.watch.Active() {
+			got = append(got, c.Labels[fleet.LabelBurnSeverity]+" "+c.Reason[strings.Index(c.Reason, "burns"):strings.Index(c.Reason, ";")])
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("minutes %d to %d: open findings (-want +got):\n%s", from, to, diff)
+		}
+	}
+	const page = "page burns at 18x the sustainable rate over 1h, 18x over 5m"
+	judge(-31, -30, nil, page)
+	judge(-29, -26, all, page)
+	s.serve(-29, -22, 1, 9)
+	judge(-25, -22, lately, page)
+	o, err = h.objectives(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.loader(&o.watch, func(string) bool { return true })(t.Context(), s.minute(-21)); err != nil {
+		t.Fatal(err)
+	}
+	judge(-21, -19, all, page)
+	s.serve(-21, 0, 1000, 0)
+	judge(-18, 0, nil)
 }
 
 // Catches a finding that does not say what limits the engine, and one about errors that does.
@@ -176,10 +265,10 @@ func TestBurning(t *testing.T) {
 		return r
 	}
 	var got []string
-	for _, f := range burning(&slo.Report{Window: 24 * 30 * time.Hour, Rows: []slo.Row{row(slo.FirstToken), row(slo.Errors)}}) {
+	for _, f := range burning(&slo.Report{Window: 24 * 30 * time.Hour, Rows: []slo.Row{row(slo.FirstToken), row(slo.Errors)}}, nil) {
 		got = append(got, f.Severity+" "+f.Reason+". "+f.Action)
 	}
-	const rates = "its error budget for 30 days burns 2 times too fast over 3d, 2.5 over 6h, 0 over 1h, 0 over 30m, 0 over 5m"
+	const rates = "its 30-day error budget burns at 2x the sustainable rate over 3d, 2.5x over 6h"
 	want := []string{
 		`WARN llama misses its objective "TTFT within 1s for 99 %": ` + rates + "; the time is lost to: 90 % kv cache (it is full), 10 % unexplained. " + slo.KVCache.Advice(),
 		`WARN llama misses its objective "errors at most 1 %": ` + rates + ". " + slo.Unexplained.Advice(),

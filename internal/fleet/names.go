@@ -120,6 +120,7 @@ const (
 	SeriesBurnRate   = "gpumeter_slo_burn_rate"
 	SeriesBudgetLeft = "gpumeter_slo_budget_remaining_ratio"
 	SeriesObjective  = "gpumeter_slo_objective_ratio"
+	SeriesThreshold  = "gpumeter_slo_threshold_seconds"
 )
 
 // Labels of series that the hub writes about objectives.

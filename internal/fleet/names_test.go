@@ -41,7 +41,7 @@ func names(t *testing.T, prefix string) map[string]string {
 }
 
 // ours are the series that the hub writes itself.
-var ours = []string{SeriesQuotaUsed, SeriesQuotaLimit, SeriesFinding, SeriesBurnRate, SeriesBudgetLeft, SeriesObjective}
+var ours = []string{SeriesQuotaUsed, SeriesQuotaLimit, SeriesFinding, SeriesBurnRate, SeriesBudgetLeft, SeriesObjective, SeriesThreshold}
 
 // Catches a series that is queried but that no agent exports by default: a metric that was
 // renamed, changed its unit or was disabled.

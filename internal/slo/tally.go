@@ -19,8 +19,11 @@ type tally struct {
 // Ratio returns the bad part. It is absent if there was nothing.
 func (t tally) Ratio() optional.Float { return optional.Of(t.bad).Ratio(optional.Of(t.total)) }
 
-// Range returns the least and the most that the bad part may be.
+// Range returns the least and the most that the bad part may be. They are absent if that is unknown.
 func (t tally) Range() (least, most optional.Float) {
+	if math.IsNaN(t.least) {
+		return optional.Float{}, optional.Float{}
+	}
 	return optional.Of(t.least).Ratio(optional.Of(t.total)), optional.Of(t.most).Ratio(optional.Of(t.total))
 }
 

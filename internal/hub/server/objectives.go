@@ -29,7 +29,11 @@ var objectiveHelp = map[string]string{
 	fleet.SeriesBurnRate:   "How fast the error budget of an objective burns in a window: at 1 it lasts exactly as long as its own window.",
 	fleet.SeriesBudgetLeft: "Part of the error budget of an objective that is left, below 0 if it is overspent.",
 	fleet.SeriesObjective:  "Part of requests, or of time, that an objective wants to be good.",
+	fleet.SeriesThreshold:  "Time up to which a request is good, of objectives about latency.",
 }
+
+// judgedKept is for how long the last judgement stands for the present, if the next ones take long.
+const judgedKept = billEvery
 
 // objectives judges the objectives of a file. It is safe for concurrent use.
 type objectives struct {
@@ -88,15 +92,16 @@ func (o *objectives) run(ctx context.Context) {
 	}
 }
 
-// at returns how the objectives are met at a moment: as they were last judged, if that was then, else from the store.
+// at returns how the objectives are met at a moment: as they were last judged, else as the store has it from
+// judging them then. Judging the past would ask for a month of it, each time that somebody looks at a page.
 func (o *objectives) at(ctx context.Context, store query.Store, at time.Time) (*slo.Report, error) {
 	o.mu.Lock()
 	file, last := o.file, o.last
 	o.mu.Unlock()
-	if last != nil && at.Sub(last.At).Abs() <= 2*rulesEvery {
+	if last != nil && at.Sub(last.At) >= -2*rulesEvery && at.Sub(last.At) <= judgedKept {
 		return last, nil
 	}
-	return slo.NewJudge(file).Look(ctx, store, at)
+	return file.Recorded(ctx, store, at)
 }
 
 // look judges the objectives at a moment.
@@ -163,6 +168,9 @@ func objectiveGauges(r *slo.Report) []hub.Gauge {
 			}
 			add(fleet.SeriesBudgetLeft, x.Budget)
 			add(fleet.SeriesObjective, optional.Of(x.Target))
+			if x.Threshold > 0 {
+				add(fleet.SeriesThreshold, optional.Of(x.Threshold.Seconds()))
+			}
 		}
 	}
 	return out

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
 	"github.com/gpumeter/gpumeter/internal/optional"
@@ -131,11 +132,12 @@ func TestObjectivesAreTold(t *testing.T) {
 		"gpumeter_slo_burn_rate ttft_p95 1h 18.0", "gpumeter_slo_burn_rate ttft_p95 30m 18.0", "gpumeter_slo_burn_rate ttft_p95 3d 8.5",
 		"gpumeter_slo_burn_rate ttft_p95 5m 18.0", "gpumeter_slo_burn_rate ttft_p95 6h 8.5",
 		"gpumeter_slo_objective_ratio errors 1.0", "gpumeter_slo_objective_ratio ttft_p95 0.9", // 0.99 and 0.95
+		"gpumeter_slo_threshold_seconds ttft_p95 0.5",
 	}
 	if diff := cmp.Diff(wantSeries, series(minute(-30))); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
 	}
-	if families, err := hub.NewRegistry(hub.Gauges(o.gauges)).Gather(); err != nil || len(families) != 3 {
+	if families, err := hub.NewRegistry(hub.Gauges(o.gauges)).Gather(); err != nil || len(families) != 4 {
 		t.Errorf("/metrics: %v %v", families, err)
 	}
 	if o.watch.Alerts()[0].Annotations["finding"] == "" {
@@ -250,6 +252,72 @@ func TestFindingsOutliveTheirStore(t *testing.T) {
 	judge(-21, -19, all, page)
 	s.serve(-21, 0, 1000, 0)
 	judge(-18, 0, nil)
+}
+
+// Catches a page about the past that reads a month for it, one that waits for a hub that judges slowly, numbers of another time or
+// another team, and a past without the objectives as they were then.
+func TestObjectivesOfThePast(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	file := filepath.Join(t.TempDir(), "objectives.yaml")
+	put(t, file, "objectives: [{model: llama, tpot: {p99.9: 20ms}, ttft: {p95: 500ms}, errors: 1%}]")
+	h := Options{Objectives: file}
+	o, err := h.objectives(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(-180, -101, 10, 0)
+	s.serve(-100, -60, 1, 9)
+	if err := s.judgeObjectives(t.Context(), s.store, o, s.minute(-60)); err != nil {
+		t.Fatal(err)
+	}
+	s.serve(-59, 0, 10, 0)
+	if err := s.judgeObjectives(t.Context(), s.store, o, s.minute(0)); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(at time.Time, store query.Store, most int) []string {
+		t.Helper()
+		c := &counting{Store: store}
+		r, err := o.at(t.Context(), c, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.asked > most {
+			t.Errorf("%d questions", c.asked)
+		}
+		var out []string
+		for _, row := range r.Rows {
+			for i := range row.Results {
+				x := &row.Results[i]
+				low, _ := x.Bad.Range()
+				hour, _ := x.Burn[2].Get()
+				out = append(out, strings.TrimSpace(fmt.Sprintf("%s: %s, %.1f over 1h, %.2f bad, budget %.1f, %v", servedBy(&row), x.Text(), hour, x.Bad.Ratio().Default(-1), x.Budget.Default(-99), low.OK())))
+			}
+			for _, l := range row.Limits {
+				out = append(out, string(l.Cause))
+			}
+		}
+		return out
+	}
+	past := []string{
+		`llama of prod/chat: TTFT within 500ms for 95 %, 12.5 over 1h, 0.31 bad, budget -5.1, false`,
+		`llama of prod/chat: TPOT within 20ms for 99.9 %, 0.0 over 1h, -1.00 bad, budget -99.0, false`,
+		`llama of prod/chat: errors at most 1 %, 0.0 over 1h, -1.00 bad, budget -99.0, false`, "unexplained",
+	}
+	if diff := cmp.Diff(past, ask(s.minute(-60), s.store, 40)); diff != "" {
+		t.Errorf("an hour ago (-want +got):\n%s", diff)
+	}
+	if got := ask(s.minute(-60), hub.ScopedStore(s.store, access.Scope{Team: "blue"}), 40); len(got) > 0 {
+		t.Errorf("of another team: %v", got)
+	}
+	for _, minute := range []int{0, 9} { // judging may take a while
+		if got := ask(s.minute(minute), s.store, 0); len(got) != 3 || !strings.HasPrefix(got[1], `llama of prod/chat: TTFT within 500ms for 95 %, 0.0 over 1h`) {
+			t.Errorf("now: %v", got)
+		}
+	}
+	if got := ask(s.minute(60), s.store, 40); len(got) > 0 {
+		t.Errorf("later: %v", got)
+	}
 }
 
 // Catches a finding that does not say what limits the engine, and one about errors that does.

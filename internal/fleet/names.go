@@ -93,6 +93,10 @@ const (
 	HistogramInterToken = "inference_inter_token_latency_seconds"
 	HistogramQueue      = "inference_request_queue_duration_seconds"
 	HistogramPrefill    = "inference_request_prefill_duration_seconds"
+
+	// Of routers and gateways.
+	HistogramFrontFirstToken = "inference_frontend_time_to_first_token_seconds"
+	HistogramFrontRequest    = "inference_frontend_request_duration_seconds"
 )
 
 // Buckets returns the name of the series that have the buckets of a histogram.

@@ -1,5 +1,13 @@
 package slo
 
+// Name returns a cause for people.
+func (c Cause) Name() string {
+	return map[Cause]string{
+		KVCache: "KV cache full", QueueLimit: "Limit of running requests", Prefill: "Prefill", Decode: "Decode, memory bandwidth", Host: "Host",
+		PowerCap: "Power cap", Thermal: "Heat", Network: "Frontend and network", Unexplained: "Unexplained",
+	}[c]
+}
+
 // Advice returns what to do about a cause.
 func (c Cause) Advice() string {
 	switch c {
@@ -17,6 +25,8 @@ func (c Cause) Advice() string {
 		return "Raise the power limit of the GPUs, or add replicas."
 	case Thermal:
 		return "Check the cooling of the GPUs."
+	case Network:
+		return "Look at the router or gateway in front of the engines: whether it queues, how it chooses an engine, and the network between them."
 	}
 	return "Look at the log of the engine, at its node, and at the network in front of it."
 }

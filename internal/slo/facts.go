@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -26,23 +25,32 @@ func limits(ctx context.Context, store query.Store, at time.Time, rows []Row) ([
 	if err != nil || len(now) == 0 {
 		return rows, err
 	}
-	facts, err := factsOf(ctx, store, at, now)
-	if err != nil {
-		return rows, err
-	}
+	a := ask(store, at)
+	a.requests(ctx)
 	places := map[key]int{}
 	for i := range rows {
 		places[key{rows[i].Model, whoseOf(&rows[i].Owner)}] = i
 	}
+	missed := map[key][]Objective{}
+	var slow []*serving.Row // of which something has to be explained
 	for i := range now {
-		s := &now[i]
-		k := key{s.Model, whoseOf(&s.Owner)}
-		place, known := places[k]
-		var missed []Objective
-		if known {
-			missed = missedIn(rows[place].Results)
+		k, s := keyOfRow(&now[i]), &now[i]
+		f := a.facts[k]
+		if place, ok := places[k]; ok {
+			missed[k] = append(missedIn(rows[place].Results), f.missedInFront(rows[place].Results)...)
 		}
-		list := Limit(s, facts[k], missed)
+		if len(missed[k]) > 0 || f.Waits.Default(0) >= waitsLong {
+			slow = append(slow, s)
+		}
+	}
+	a.devices(ctx, slow)
+	if a.err != nil {
+		return rows, a.err
+	}
+	for _, s := range slow {
+		k := keyOfRow(s)
+		list := Limit(s, a.facts[k], missed[k])
+		place, known := places[k]
 		switch {
 		case known:
 			rows[place].Limits = list
@@ -53,6 +61,8 @@ func limits(ctx context.Context, store query.Store, at time.Time, rows []Row) ([
 	slices.SortFunc(rows, order)
 	return rows, nil
 }
+
+func keyOfRow(s *serving.Row) key { return key{s.Model, whoseOf(&s.Owner)} }
 
 // missedIn returns the objectives that were missed in the last hour.
 func missedIn(list []Result) []Objective {
@@ -65,21 +75,26 @@ func missedIn(list []Result) []Objective {
 	return out
 }
 
-// factsOf asks for what serving.Row does not have.
-func factsOf(ctx context.Context, store query.Store, at time.Time, now []serving.Row) (map[key]Facts, error) {
-	a := &asking{store: store, at: at, facts: map[key]Facts{}}
-	a.means(ctx)
-	a.waiting(ctx)
-	a.devices(ctx, now)
-	return a.facts, a.err
-}
-
-// asking asks for facts until there is an error.
+// asking asks for what serving.Row does not have, until there is an error.
 type asking struct {
 	store query.Store
 	at    time.Time
 	facts map[key]Facts
 	err   error
+
+	counts   map[string]map[key]optional.Float // requests per second, by histogram
+	clusters map[key]string
+}
+
+func ask(store query.Store, at time.Time) *asking {
+	return &asking{store: store, at: at, facts: map[key]Facts{}, counts: map[string]map[key]optional.Float{}, clusters: map[key]string{}}
+}
+
+// requests asks for facts about requests.
+func (a *asking) requests(ctx context.Context) {
+	a.means(ctx)
+	a.fronts(ctx)
+	a.waiting(ctx)
 }
 
 // instant calls take with each value of an answer.
@@ -109,46 +124,84 @@ func (a *asking) means(ctx context.Context) {
 		sums, counts := map[key]optional.Float{}, map[key]optional.Float{}
 		for series, to := range map[string]map[key]optional.Float{fleet.HistogramSum(histogram): sums, fleet.HistogramCount(histogram): counts} {
 			expr := "sum by (" + rowLabels + ") " + fleet.Once(over("rate", fleet.Select(series, nil, fleet.OfEngines), hintWindow))
-			a.instant(ctx, expr, func(l query.Labels, v float64) { to[keyOf(l)] = optional.Of(to[keyOf(l)].Default(0) + v) })
+			a.instant(ctx, expr, func(l query.Labels, v float64) {
+				k := keyOf(l)
+				to[k], a.clusters[k] = optional.Of(to[k].Default(0)+v), l[fleet.LabelCluster]
+			})
 		}
 		for k, sum := range sums {
 			f := a.facts[k]
 			*field(&f) = sum.Ratio(counts[k])
 			a.facts[k] = f
 		}
+		a.counts[histogram] = counts
 	}
 }
 
+// minutes is a value by row or device, and minute.
+type minutes[K comparable] map[K]map[int64]float64
+
+func (m minutes[K]) put(k K, points []query.Point, merge func(a, b float64) float64) {
+	if m[k] == nil {
+		m[k] = map[int64]float64{}
+	}
+	for _, p := range points {
+		at := p.Time.UnixMilli()
+		if old, ok := m[k][at]; ok {
+			m[k][at] = merge(old, p.Value)
+		} else if !math.IsNaN(p.Value) {
+			m[k][at] = p.Value
+		}
+	}
+}
+
+// each calls take with the values at each minute of the window.
+func (a *asking) each(ctx context.Context, expr string, take func(l query.Labels, points []query.Point)) {
+	if a.err != nil {
+		return
+	}
+	list, err := a.store.Range(ctx, expr, a.at.Add(-hintWindow), a.at, time.Minute)
+	if err != nil {
+		a.err = fmt.Errorf("cannot read facts about engines: %w", err)
+		return
+	}
+	for _, s := range list {
+		take(s.Labels, s.Points)
+	}
+}
+
+func add(a, b float64) float64 { return a + b }
+
 // waiting compares, at each minute, the requests that wait with the use of the cache.
 func (a *asking) waiting(ctx context.Context) {
-	waits, used := map[key]map[int64]float64{}, map[key]map[int64]float64{}
-	ask := func(expr string, to map[key]map[int64]float64, merge func(a, b float64) float64) {
-		if a.err != nil {
-			return
-		}
-		list, err := a.store.Range(ctx, expr, a.at.Add(-hintWindow), a.at, time.Minute)
-		if err != nil {
-			a.err = fmt.Errorf("cannot read the queues of engines: %w", err)
-		}
-		for _, s := range list {
-			k := keyOf(s.Labels)
-			if to[k] == nil {
-				to[k] = map[int64]float64{}
-			}
-			for _, p := range s.Points {
-				to[k][p.Time.UnixMilli()] = merge(to[k][p.Time.UnixMilli()], p.Value)
-			}
-		}
-	}
-	requests := fleet.Select(fleet.SeriesRequests, nil, fleet.OfEngines, fleet.Equals(fleet.LabelState, fleet.StateWaiting))
-	ask("sum by ("+rowLabels+") "+fleet.Once(requests), waits, func(a, b float64) float64 { return a + b })
+	states, used := map[string]minutes[key]{fleet.StateWaiting: {}, fleet.StateRunning: {}}, minutes[key]{}
+	requests := fleet.Select(fleet.SeriesRequests, nil, fleet.OfEngines, fleet.LabelState+`=~"`+fleet.StateWaiting+"|"+fleet.StateRunning+`"`)
+	a.each(ctx, "sum by ("+fleet.LabelState+", "+rowLabels+") "+fleet.Once(requests), func(l query.Labels, points []query.Point) {
+		states[l[fleet.LabelState]].put(keyOf(l), points, add)
+	})
 	cache := fleet.Select(fleet.SeriesKVCache, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU))
-	ask("max by ("+rowLabels+") ("+cache+")", used, math.Max)
-	for k, moments := range waits {
+	a.each(ctx, "max by ("+rowLabels+") ("+cache+")", func(l query.Labels, points []query.Point) { used.put(keyOf(l), points, math.Max) })
+	for k, waits := range states[fleet.StateWaiting] {
 		f := a.facts[k]
-		f.Waits, f.Full, f.Room = queued(moments, used[k])
+		f.Waits, f.Full, f.Room = queued(waits, used[k])
 		a.facts[k] = f
 	}
+	for k, running := range states[fleet.StateRunning] {
+		f := a.facts[k]
+		f.Running = ran(running, states[fleet.StateWaiting][k])
+		a.facts[k] = f
+	}
+}
+
+// ran returns how many requests ran on average at the moments at which any ran or waited.
+func ran(running, waits map[int64]float64) optional.Float {
+	var sum, n float64
+	for at, v := range running {
+		if v >= 1 || waits[at] >= 1 {
+			sum, n = sum+v, n+1
+		}
+	}
+	return optional.Of(sum).Ratio(optional.Of(n))
 }
 
 // queued returns the part of the moments in which requests waited, and the parts of these in which the cache was full
@@ -172,46 +225,4 @@ func queued(waits, used map[int64]float64) (part, full, room optional.Float) {
 	}
 	n := optional.Of(known)
 	return optional.Of(waited).Ratio(optional.Of(float64(len(waits)))), optional.Of(isFull).Ratio(n), optional.Of(hasRoom).Ratio(n)
-}
-
-// unit is a device at its host.
-type unit struct{ uuid, host string }
-
-// devices asks what the whole devices of the rows do. Partitions have neither throttling nor clocks of their own.
-func (a *asking) devices(ctx context.Context, now []serving.Row) {
-	var uuids []string
-	for i := range now {
-		for _, d := range now[i].Devices {
-			uuids = append(uuids, d.UUID)
-		}
-	}
-	values := map[string]map[unit]float64{}
-	ask := func(name, f, series string) {
-		values[name] = map[unit]float64{}
-		for _, match := range fleet.AnyOf(fleet.LabelUUID, uuids) {
-			expr := "max by (" + strings.Join([]string{fleet.LabelUUID, fleet.LabelHost}, ", ") + ") (" + over(f, fleet.Select(series, nil, match), hintWindow) + ")"
-			a.instant(ctx, expr, func(l query.Labels, v float64) { values[name][unit{l[fleet.LabelUUID], l[fleet.LabelHost]}] = v })
-		}
-	}
-	ask("dram", "avg_over_time", fleet.SeriesDRAMActive)
-	ask("power", "avg_over_time", fleet.SeriesThrottlePower)
-	ask("thermal", "avg_over_time", fleet.SeriesThrottleThermal)
-	ask("clock", "avg_over_time", fleet.SeriesClock)
-	ask("highest", "max_over_time", fleet.SeriesClock)
-	for i := range now {
-		s := &now[i]
-		mean := func(name string) optional.Float {
-			sum, n := 0.0, 0.0
-			for _, d := range s.Devices {
-				if v, ok := values[name][unit{d.UUID, d.Host}]; ok && d.Partition == "" {
-					sum, n = sum+v, n+1
-				}
-			}
-			return optional.Of(sum).Ratio(optional.Of(n))
-		}
-		k := key{s.Model, whoseOf(&s.Owner)}
-		f := a.facts[k]
-		f.DRAM, f.Power, f.Thermal, f.Clock = mean("dram"), mean("power"), mean("thermal"), mean("clock").Ratio(mean("highest"))
-		a.facts[k] = f
-	}
 }

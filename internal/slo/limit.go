@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/fleet/serving"
@@ -24,7 +23,8 @@ const (
 	Host        Cause = "host"        // requests run while the GPU is idle
 	PowerCap    Cause = "power_cap"   // the GPU clocks lower to keep its power limit
 	Thermal     Cause = "thermal"     // the GPU clocks lower because it is hot
-	Unexplained Cause = "unexplained" // nothing that was measured explains it, such as the network
+	Network     Cause = "network"     // requests take longer at a router or gateway than in the engines behind it
+	Unexplained Cause = "unexplained" // nothing that was measured explains it
 )
 
 // Share is the part of the lost time that a cause explains. Shares add up to 1.
@@ -39,13 +39,17 @@ type Facts struct {
 	// Means per request, in seconds.
 	FirstToken, Queue, Prefill, Request optional.Float
 
+	FrontFirstToken, FrontRequest Front
+
 	// Waits is the part of the time in which requests waited, and Full and Room the parts of that in which the
 	// key-value cache was full and clearly was not. Full and Room are absent if the engine does not say.
 	Waits, Full, Room optional.Float
+	Running           optional.Float // mean number of requests that ran, while any ran or waited
 
-	DRAM           optional.Float // part of the time in which the memory of the GPUs transferred
-	Power, Thermal optional.Float // parts of the time in which the GPUs throttled
-	Clock          optional.Float // mean SM clock, as a part of the highest one in the window
+	// What the devices did while requests ran on them. In the rest of the time they have nothing to do.
+	SM, Utilization, DRAM optional.Float // parts of the time: computed, ran anything, transferred
+	Power, Thermal        optional.Float // parts of the time in which they throttled
+	Clock                 optional.Float // mean SM clock, as a part of the highest one in the window
 }
 
 // Thresholds of the limits.
@@ -60,7 +64,7 @@ const (
 	leastPart = 0.01 // smaller shares are not worth a line
 )
 
-// Limit returns which resource is the limit of a model: nil if it misses no objective of latency and no request waits.
+// Limit returns which resource is the limit of a model: nil if it misses no objective of latency and no request waits for long.
 // missed are the missed objectives of s, over the window of s and f. A cause gets its share of the lost time, and what
 // nothing explains is unexplained.
 func Limit(s *serving.Row, f Facts, missed []Objective) []Share {
@@ -100,6 +104,8 @@ type limit struct {
 	f     Facts
 	parts map[Cause]float64
 	texts map[Cause][]string
+
+	alone bool // no router or gateway saw the requests
 }
 
 func (l *limit) add(c Cause, part float64, text string) {
@@ -119,21 +125,40 @@ func (l *limit) excess(o *Objective) float64 {
 	if !ok {
 		return 0
 	}
-	at := q.P50
-	switch {
-	case o.Target >= 0.99:
-		at = q.P99
-	case o.Target >= 0.9:
-		at = q.P95
-	}
-	if v, ok := at.Get(); ok && v > o.Threshold.Seconds() {
-		return v/o.Threshold.Seconds() - 1
+	limit := o.Threshold.Seconds()
+	if worst := max(o.of(q).Default(0), o.of(l.f.front(o.Kind).Quantiles).Default(0)); worst > limit {
+		return worst/limit - 1
 	}
 	return 1
 }
 
-// firstToken divides the time to the first token into queue and prefill.
+// of returns the percentile that is nearest to that of the objective.
+func (o *Objective) of(q serving.Quantiles) optional.Float {
+	switch {
+	case o.Target >= 0.99:
+		return q.P99
+	case o.Target >= 0.9:
+		return q.P95
+	}
+	return q.P50
+}
+
+// network explains by what a router or gateway saw beyond the engines, and returns the rest of the weight.
+func (l *limit) network(weight float64, f *Front, engines optional.Float, what string) float64 {
+	seen, ok := f.Mean.Get()
+	own, known := engines.Get()
+	if !ok || !known || !(seen > 0) {
+		l.alone = true
+		return weight
+	}
+	part := weight * max(0, 1-own/seen)
+	l.add(Network, part, seconds(seen)+" "+what+" at "+f.Name+", "+seconds(own)+" in the engines")
+	return weight - part
+}
+
+// firstToken divides the time to the first token into network, queue and prefill.
 func (l *limit) firstToken(weight float64) {
+	weight = l.network(weight, &l.f.FrontFirstToken, l.f.FirstToken, "to the first token")
 	mean, ok := l.f.FirstToken.Get()
 	queue, hasQueue := l.f.Queue.Ratio(l.f.FirstToken).Get()
 	prefill, hasPrefill := l.f.Prefill.Ratio(l.f.FirstToken).Get()
@@ -155,8 +180,9 @@ func (l *limit) firstToken(weight float64) {
 	l.add(Unexplained, weight*(rest-prefill), seconds((rest-prefill)*mean)+of+" is neither queue nor prefill")
 }
 
-// duration divides the time of a request into queue, prefill and decode.
+// duration divides the time of a request into network, queue, prefill and decode.
 func (l *limit) duration(weight float64) {
+	weight = l.network(weight, &l.f.FrontRequest, l.f.Request, "per request")
 	queue, hasQueue := l.f.Queue.Ratio(l.f.Request).Get()
 	first, hasFirst := l.f.FirstToken.Ratio(l.f.Request).Get()
 	mean, ok := l.f.Request.Get()
@@ -187,13 +213,13 @@ func (l *limit) queue(part float64, text string) {
 	}
 	while := "requests waited in " + percent(waits) + " of the hour"
 	l.add(KVCache, part*full, join(text, while+", in "+percent(full)+" of that with at least "+percent(fullCache)+" of the KV cache in use"))
-	running, hasRunning := l.s.Running.Get()
-	sm, hasSM := l.s.SM.Get()
-	used, hasUsed := l.s.Utilization.Get()
+	running, hasRunning := l.f.Running.Get()
+	sm, hasSM := l.f.SM.Get()
+	used, hasUsed := l.f.Utilization.Get()
 	switch {
 	case hasRunning && running < 1:
-		l.add(Unexplained, part*room, "requests waited while none ran")
-	case hasRunning && hasUsed && used < idleGPU:
+		l.add(Unexplained, part*room, "requests waited while hardly any ran")
+	case hasUsed && used < idleGPU:
 		l.add(Unexplained, part*room, "requests waited with room in the KV cache and a utilization of "+percent(used)+": the engine's limit, or the host")
 	case hasSM && sm >= busySM: // a higher limit would only divide the GPU among more requests
 		l.add(Unexplained, part*room, "requests waited with room in the KV cache and SM activity of "+percent(sm)+": the engine's limit, or the GPU")
@@ -209,8 +235,8 @@ func (l *limit) prefill(part float64, text string) {
 		return
 	}
 	part = l.throttled(part)
-	sm, hasSM := l.s.SM.Get()
-	used, hasUsed := l.s.Utilization.Get()
+	sm, hasSM := l.f.SM.Get()
+	used, hasUsed := l.f.Utilization.Get()
 	switch {
 	case hasSM && sm >= busySM:
 		l.add(Prefill, part, join(text, "SM activity "+percent(sm)))
@@ -219,7 +245,7 @@ func (l *limit) prefill(part float64, text string) {
 	case hasSM:
 		l.add(Unexplained, part, join(text, "SM activity only "+percent(sm)))
 	default:
-		l.add(Unexplained, part, join(text, "the activity of the GPU is unknown or low"))
+		l.add(Unexplained, part, join(text, "the activity of the GPU while requests ran is unknown or low"))
 	}
 }
 
@@ -241,14 +267,17 @@ func (l *limit) decode(part float64, text string) {
 	l.add(Unexplained, part, join(text, "DRAM activity is unknown"))
 }
 
-// idle explains time by the host if requests run while the GPU does nothing.
+// idle explains time by the host if the GPU does nothing while requests run.
 func (l *limit) idle(part float64, text string) bool {
-	used, ok := l.s.Utilization.Get()
-	running, known := l.s.Running.Get()
-	if !ok || !known || used >= idleGPU || running <= 0 {
+	used, ok := l.f.Utilization.Get()
+	if !ok || used >= idleGPU {
 		return false
 	}
-	l.add(Host, part, join(text, "utilization "+percent(used)+" with "+strconv.FormatFloat(running, 'f', 0, 64)+" requests running"))
+	text = join(text, "utilization "+percent(used)+" while requests ran")
+	if n, known := l.f.Running.Get(); known {
+		text += fmt.Sprintf(", %.1f at a time", n)
+	}
+	l.add(Host, part, text)
 	return true
 }
 
@@ -262,7 +291,7 @@ func (l *limit) throttled(part float64) float64 {
 		return part
 	}
 	for cause, throttled := range map[Cause]float64{PowerCap: power, Thermal: heat} {
-		l.add(cause, lost*throttled/(power+heat), "throttled in "+percent(throttled)+" of the hour, SM clock at "+percent(clock)+" of its highest")
+		l.add(cause, lost*throttled/(power+heat), "throttled in "+percent(throttled)+" of the time in which requests ran, SM clock at "+percent(clock)+" of its highest")
 	}
 	return part - lost
 }
@@ -281,7 +310,11 @@ func (l *limit) shares(total float64) []Share {
 		return cmp.Or(cmp.Compare(math.Round(b.Share*1e9), math.Round(a.Share*1e9)), cmp.Compare(a.Cause, b.Cause))
 	})
 	if rest >= leastPart || len(out) == 0 {
-		return append(out, Share{Unexplained, rest, strings.Join(l.texts[Unexplained], "; ")})
+		texts := l.texts[Unexplained]
+		if l.alone {
+			texts = append(texts, "the network is in no number: a router or gateway in front of just these engines would tell, if it was read")
+		}
+		return append(out, Share{Unexplained, rest, strings.Join(texts, "; ")})
 	}
 	for i := range out { // so that they add up
 		out[i].Share /= 1 - rest
@@ -293,7 +326,7 @@ func (l *limit) shares(total float64) []Share {
 func Sentence(list []Share) string {
 	parts := make([]string, len(list))
 	for i, s := range list {
-		parts[i] = percent(s.Share) + " " + strings.ReplaceAll(string(s.Cause), "_", " ")
+		parts[i] = s.Cause.Name() + " " + percent(s.Share)
 		if s.Text != "" {
 			parts[i] += " (" + s.Text + ")"
 		}

@@ -276,6 +276,7 @@ export interface Objective {
 /** Limit is a part of the lost time and what explains it. */
 export interface Limit {
   cause: string;
+  name: string; // of the cause, for people
   share: Num;
   text: string;
 }

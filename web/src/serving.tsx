@@ -15,17 +15,6 @@ const done = (s: Served) => (s.finished ? Object.values(s.finished).reduce<numbe
 const sum = (list: Served[], of: (s: Served) => number | null) => list.map(of).reduce<number | null>((n, v) => (v === null ? n : (n ?? 0) + v), null);
 const stuck = (s: Served) => (s.waiting ?? 0) >= 1 && (s.kvCache ?? 0) >= full;
 
-const causes: Record<string, string> = {
-  kv_cache: "KV cache full",
-  queue_limit: "Limit of running requests",
-  prefill: "Prefill",
-  decode: "Decode, memory bandwidth",
-  host: "Host",
-  power_cap: "Power cap",
-  thermal: "Heat",
-  unexplained: "Unexplained",
-};
-
 /** missed returns the objectives whose error budget burns too fast. */
 const missed = (s: Served) => s.objectives?.filter((o) => o.alert) ?? [];
 
@@ -144,7 +133,7 @@ function Objectives({ of }: { of: Served }) {
           <ul>
             {limits.map((l) => (
               <li key={l.cause}>
-                <strong>{causes[l.cause] ?? l.cause}</strong> <Part value={l.share} tone={l.cause === "unexplained" ? "" : "idle"} /> <span class="muted">{l.text}</span>
+                <strong>{l.name}</strong> <Part value={l.share} tone={l.cause === "unexplained" ? "" : "idle"} /> <span class="muted">{l.text}</span>
               </li>
             ))}
           </ul>

@@ -101,7 +101,7 @@ func TestObjectivesAreTold(t *testing.T) {
 			"gpu_workload_kind": "deployment", "gpu_workload_name": "chat", "gpu_workload_team": "red", "k8s_namespace_name": "prod",
 		},
 		Reason: `llama of prod/chat misses its objective "TTFT within 500ms for 95 %": its 30-day error budget burns at 18x the sustainable rate over 1h, 18x over 5m; the time is lost to: ` +
-			"100 % unexplained (the engine does not say how much of the time to the first token is queue)",
+			"Unexplained 100 % (the engine does not say how much of the time to the first token is queue; the network is in no number: a router or gateway in front of just these engines would tell, if it was read)",
 		Action: "Look at the log of the engine, at its node, and at the network in front of it.",
 	}
 	var got []rules.Finding
@@ -338,7 +338,7 @@ func TestBurning(t *testing.T) {
 	}
 	const rates = "its 30-day error budget burns at 2x the sustainable rate over 3d, 2.5x over 6h"
 	want := []string{
-		`WARN llama misses its objective "TTFT within 1s for 99 %": ` + rates + "; the time is lost to: 90 % kv cache (it is full), 10 % unexplained. " + slo.KVCache.Advice(),
+		`WARN llama misses its objective "TTFT within 1s for 99 %": ` + rates + "; the time is lost to: KV cache full 90 % (it is full), Unexplained 10 %. " + slo.KVCache.Advice(),
 		`WARN llama misses its objective "errors at most 1 %": ` + rates + ". " + slo.Unexplained.Advice(),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -46,7 +46,8 @@ type goodput struct {
 
 // limit is a part of the lost time and what explains it.
 type limit struct {
-	Cause string `json:"cause"` // kv_cache, queue_limit, prefill, decode, host, power_cap, thermal or unexplained, which is last
+	Cause string `json:"cause"` // kv_cache, queue_limit, prefill, decode, host, power_cap, thermal, network or unexplained, which is last
+	Name  string `json:"name"`  // for people
 	Share number `json:"share"` // shares add up to 1
 	Text  string `json:"text"`  // the numbers that it follows from
 }
@@ -106,7 +107,7 @@ func judgementOf(row *slo.Row, window time.Duration) judgement {
 		out.Goodput = &goodput{of(row.Goodput.Low), of(row.Goodput.High), of(row.Goodput.Of)}
 	}
 	for _, s := range row.Limits {
-		out.Limits = append(out.Limits, limit{string(s.Cause), number(s.Share), s.Text})
+		out.Limits = append(out.Limits, limit{string(s.Cause), s.Cause.Name(), number(s.Share), s.Text})
 	}
 	return out
 }

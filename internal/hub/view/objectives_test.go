@@ -31,8 +31,8 @@ objectives: [{model: "llama-*", ttft: {p95: 50ms}, tpot: {p95: 1s}, errors: 1%}]
 		Model               string
 		Objectives, Goodput json.RawMessage
 		Limits              []struct {
-			Cause string
-			Share float64
+			Cause, Name string
+			Share       float64
 		}
 	}
 	ask := func(judge func(context.Context, time.Time) (*slo.Report, error)) []row {
@@ -68,7 +68,7 @@ objectives: [{model: "llama-*", ttft: {p95: 50ms}, tpot: {p95: 1s}, errors: 1%}]
 	if diff := cmp.Diff(indent(t, `{"low":null,"high":0.5,"of":1}`), indent(t, string(got[0].Goodput))); diff != "" {
 		t.Errorf("goodput (-want +got):\n%s", diff)
 	}
-	if len(got[0].Limits) != 1 || got[0].Limits[0].Cause != "unexplained" || got[0].Limits[0].Share != 1 {
+	if len(got[0].Limits) != 1 || got[0].Limits[0].Cause != "unexplained" || got[0].Limits[0].Name != "Unexplained" || got[0].Limits[0].Share != 1 {
 		t.Errorf("limits: %+v", got[0].Limits)
 	}
 	// Another team has a workload of the same name.
@@ -78,7 +78,7 @@ objectives: [{model: "llama-*", ttft: {p95: 50ms}, tpot: {p95: 1s}, errors: 1%}]
 		}
 		return &slo.Report{At: at, Rows: []slo.Row{of("red", slo.Prefill), of("blue", slo.Host)}}, nil
 	})
-	if len(got) != 1 || len(got[0].Limits) != 1 || got[0].Limits[0].Cause != "prefill" {
+	if len(got) != 1 || len(got[0].Limits) != 1 || got[0].Limits[0].Name != "Prefill" {
 		t.Errorf("of two teams: %+v", got)
 	}
 	got = ask(func(context.Context, time.Time) (*slo.Report, error) { return nil, errors.New("the store is away") })

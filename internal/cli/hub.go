@@ -52,7 +52,7 @@ func (h *hubFlags) register(cmd *cobra.Command) {
 	f.IntVar(&o.NodeSeries, "max-series-per-node", 0, "maximum number of series of one node in memory (default: a quarter of --max-series, at least 50000)")
 	f.StringVar(&o.Prices, "prices", "", "`FILE` with device prices")
 	f.StringArrayVar(&o.Quotas, "quotas", nil, quotasHelp)
-	f.StringVar(&o.Objectives, "objectives", "", "`FILE` with objectives of inference, such as latencies and errors by model")
+	f.StringVar(&o.Objectives, "objectives", "", "`FILE` with service level objectives for inference, such as latencies and errors by model")
 	registerZone(cmd, &h.zone, "of the months of quotas, and of days and months on the page")
 	f.StringVar(&o.Title, "title", "", "name of this fleet on the page")
 	f.StringVar(&o.Tokens, "tokens", "", "`FILE` with the tokens that may read and write")

@@ -15,7 +15,7 @@ import (
 func newSLO() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "slo",
-		Short: "Work with objectives of inference",
+		Short: "Work with service level objectives for inference",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -53,6 +53,6 @@ not in the rules.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "`FILE` with objectives of inference, as for --objectives of gpumeter hub")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "`FILE` with service level objectives for inference, as for --objectives of gpumeter hub")
 	return cmd
 }

@@ -66,7 +66,7 @@ var layers = []struct {
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
 
-	// Objectives of inference.
+	// Service level objectives for inference.
 	{"internal/slo", []string{"internal/fleet", "internal/fleet/serving", "internal/optional", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// The model, and one package per vendor. No vendor knows another, or what a metric is.

@@ -7,7 +7,7 @@ import "github.com/gpumeter/gpumeter/internal/optional"
 // all others that were missed, too.
 type Goodput struct {
 	Low, High optional.Float // Low is absent if an objective is unknown
-	Of        optional.Float // requests that finished and were not given up by their clients
+	Of        optional.Float // requests that finished, without those that their clients canceled
 }
 
 // goodput returns the goodput of the objectives of a row. Of several percentiles of one latency the highest counts: it is the one that

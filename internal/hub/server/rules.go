@@ -52,7 +52,7 @@ func (s *Server) watchFleet(ctx context.Context, store query.Store, q *quotas, o
 	}
 	loadBurns := s.loader(&o.watch, burn)
 	s.serve.Go(func() { // separately, because the windows of objectives are long
-		s.regularly(ctx, "Cannot judge the objectives of inference", func(at time.Time) error {
+		s.regularly(ctx, "Cannot judge the service level objectives", func(at time.Time) error {
 			ctx, cancel := context.WithTimeout(ctx, billEvery)
 			defer cancel()
 			return errors.Join(loadBurns(ctx, at), s.judgeObjectives(ctx, store, o, at))

@@ -57,7 +57,7 @@ type Options struct {
 	Labels     []string       // resource attributes to add as labels, in addition to the default ones
 	Prices     string         // price file; empty: none
 	Quotas     []string       // sources of quotas, see ReadQuotas
-	Objectives string         // file of objectives of inference; empty: none
+	Objectives string         // file of service level objectives for inference; empty: none
 	Zone       *time.Location // of months and days; nil: UTC
 	Title      string         // name of the fleet on the page
 	Vendors    device.Vendors // for counting quota resources and for shortening model names

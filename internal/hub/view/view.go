@@ -31,7 +31,7 @@ type Options struct {
 	// unchanged.
 	ShortModel func(model string) string
 	Marks      *triage.Marks // what people said about findings; may be nil
-	// Objectives returns how the objectives of inference are met at a moment; nil if nobody judges them.
+	// Objectives returns how the service level objectives are met at a moment; nil if nobody judges them.
 	Objectives func(ctx context.Context, at time.Time) (*slo.Report, error)
 }
 

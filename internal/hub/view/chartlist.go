@@ -97,7 +97,7 @@ var charts = map[string]chart{
 	"serving-cache":   {Unit: "ratio", Lines: []line{{Name: "KV cache", expr: most(fleet.SeriesKVCache, onGPU)}, {Name: "Prefix hits", over: prefixHits}}},
 	"serving-ttft":    {Unit: "seconds", Lines: quantiles(fleet.HistogramFirstToken)},
 	"serving-tpot":    {Unit: "seconds", Lines: quantiles(fleet.HistogramPerToken)},
-	"serving-itl":     {Unit: "seconds", Lines: quantiles(fleet.HistogramInterToken)},
+	"serving-itl":     {Unit: "seconds", Lines: quantiles(fleet.HistogramInterToken, fleet.Equals(fleet.LabelWeight, fleet.WeightToken))},
 	"serving-latency": {Unit: "seconds", Lines: quantiles(fleet.HistogramRequest)},
 	"serving-wait":    {Unit: "seconds", Lines: quantiles(fleet.HistogramQueue)},
 }

@@ -46,8 +46,8 @@ func (v *viewer) rangePage(ctx context.Context, r request) (any, error) {
 		}
 		which = append(which, matchers...)
 	}
-	if model := r.values.Get("model"); model != "" {
-		which = append(which, fleet.Equals(fleet.LabelServedModel, model))
+	if r.values.Has("model") { // an empty one is that of engines that do not say which
+		which = append(which, fleet.Equals(fleet.LabelServedModel, r.values.Get("model")))
 	}
 	step := stepOf(r.to.Sub(r.from), points(c))
 	// Align the steps to multiples of step: otherwise every refresh shifts all samples and the

@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,11 +39,11 @@ func prefixHits(window time.Duration, matchers ...string) string {
 
 // quantiles draws the quantiles of a histogram. Engines with different bounds are added up as they are: the
 // table beside the chart has only the bounds that all of them have.
-func quantiles(histogram string) []line {
+func quantiles(histogram string, match ...string) []line {
 	var out []line
 	for _, q := range serving.Percents {
 		out = append(out, line{Name: "p" + strconv.FormatFloat(100*q, 'f', -1, 64), over: func(window time.Duration, matchers ...string) string {
-			buckets := fleet.Once("rate(" + fleet.Select(fleet.Buckets(histogram), nil, append([]string{fleet.OfEngines}, matchers...)...) + "[" + query.Duration(window) + "])")
+			buckets := fleet.Once("rate(" + fleet.Select(fleet.Buckets(histogram), nil, slices.Concat([]string{fleet.OfEngines}, match, matchers)...) + "[" + query.Duration(window) + "])")
 			return fmt.Sprintf("histogram_quantile(%g, sum by (%s) %s)", q, fleet.LabelBucket, buckets)
 		}})
 	}

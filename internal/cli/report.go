@@ -41,6 +41,7 @@ type report struct {
 	explain  string
 	// weight is what a token of a prompt counts in a report on inference engines.
 	weight float64
+	now    bool
 }
 
 func newReport() *cobra.Command {
@@ -52,7 +53,7 @@ func newReport() *cobra.Command {
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
 exact: the hours of a day add up to the day. Every report says how much device time is
 unknown, and why; coverage is the list of all devices. serving is what tokens of inference
-engines cost, by model.
+engines cost, by model, and how fast they were at the end of the period.
 
 Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -82,7 +83,7 @@ absent, not zero, and the default report is usage.`,
 	f.StringVar(&o.period.Month, "month", "", "calendar `MONTH`: 2026-10, this or last")
 	f.StringVar(&o.period.Day, "day", "", "calendar `DAY`: 2026-10-14, today or yesterday")
 	registerZone(cmd, &o.zone, "of days, months and times without a zone")
-	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", ")+". In a report on serving (default: model) a model is the served one, and there are engine and gpu")
+	f.StringSliceVar(&o.by, "by", []string{"team"}, "group by one or more of "+strings.Join(dimensionNames(), ", ")+". In a report on serving (default: model) a model is the served one, and there are engine, tenant and gpu")
 	f.StringSliceVar(&o.columns, "columns", nil, "columns instead of the default ones: "+strings.Join(billing.ColumnNames(), ", "))
 	f.StringArrayVar(&o.match, "match", nil, "only series with `LABEL=VALUE`; may be repeated")
 	f.StringVarP(&o.output, "output", "o", "table", "table, csv, json or html")
@@ -92,6 +93,7 @@ absent, not zero, and the default report is usage.`,
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
 	f.StringVar(&o.explain, "explain", "", "instead of the report, how its `ROW` was made: devices, hours, samples, prices. Several values of --by are separated by commas")
 	f.Float64Var(&o.weight, "input-weight", tokens.DefaultInputWeight.Float(), "serving: what a token of a prompt counts in tokens of output, 0 to 1, where models share a GPU")
+	f.BoolVar(&o.now, "now", false, "serving -o csv: how models are served at the end of the period instead of what they cost")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))

@@ -25,6 +25,14 @@ type htmlPage struct {
 	Findings [][3]string
 	Covered  []coverRow
 	More     int
+	Now      *htmlNow
+}
+
+// htmlNow is a table about how models are served.
+type htmlNow struct {
+	Title   string
+	Columns []string
+	Rows    [][]string
 }
 
 type htmlCell struct {

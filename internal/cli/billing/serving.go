@@ -33,7 +33,12 @@ type Served struct {
 	InputWeight float64        `json:"input_weight"`
 	Groups      []tokens.Group `json:"groups"`
 	Total       tokens.Group   `json:"total"`
-	Notes       []string       `json:"notes"`
+	// NoEngine is what workloads with engines held while none of these worked on it. It is in no group and not in the
+	// total.
+	NoEngine      []tokens.Group `json:"no_engine,omitempty"`
+	NoEngineTotal *tokens.Group  `json:"no_engine_total,omitempty"`
+	Now           *Now           `json:"now,omitempty"`
+	Notes         []string       `json:"notes"`
 
 	Keys []string `json:"-"` // the dimensions
 }
@@ -41,22 +46,16 @@ type Served struct {
 // Fill adds what was served, grouped by dimensions.
 func (d *Served) Fill(s *tokens.Bill, by []cost.Dimension) {
 	d.Kind, d.Currency, d.Simulated, d.InputWeight = ServingKind, s.Currency, s.Simulated(), s.InputWeight.Float()
-	d.Groups, d.Total = s.By(by...), s.Total()
+	d.Groups, d.Total, d.NoEngine = s.By(by...), s.Total(), s.RestBy(by...)
+	if len(d.NoEngine) > 0 {
+		rest := s.RestTotal()
+		d.NoEngineTotal = &rest
+	}
 	d.Priced = d.Total.Priced() && d.Total.Time() > 0
 	if len(d.Groups) == 0 {
 		d.Notes = append(d.Notes, "The store has no inference engine in this period.")
-		return
 	}
-	d.Notes = append(d.Notes, s.InputWeight.Text())
-	if n := d.Total.Unbilled; n > 0 {
-		d.Notes = append(d.Notes, fmt.Sprintf("%d tokens are of engines whose workload or whose GPUs are unknown: they are in no cost per token.", n))
-	}
-	if t := d.Total.Unpriced; t > 0 && d.Priced {
-		d.Notes = append(d.Notes, fmt.Sprintf("No price for %.1f GPU-hours of engines: neither they nor their tokens are in a cost per token.", t.Hours()))
-	}
-	if e := d.Total.UnpricedEnergy; e > 0 {
-		d.Notes = append(d.Notes, fmt.Sprintf("No price for the energy of owned devices: %.1f kWh are not included in any cost.", e.KWh()))
-	}
+	d.Notes = append(d.Notes, s.Notes()...)
 }
 
 // servedColumn is one figure of a group. An unknown value is an empty text, shown as a dash.
@@ -130,10 +129,10 @@ func (d *Served) report() *Report {
 	return &Report{Kind: d.Kind, By: d.By, From: d.From, To: d.To, Zone: d.Zone, Simulated: d.Simulated, Notes: d.Notes, Keys: d.Keys}
 }
 
-// rows returns the cells of all groups and of the total.
+// rows returns the cells of all groups and of the total, and below it those of what had no engine.
 func (d *Served) rows() [][]string {
 	var rows [][]string
-	for _, g := range append(slices.Clone(d.Groups), d.Total) {
+	for _, g := range slices.Concat(d.Groups, []tokens.Group{d.Total}, d.NoEngine) {
 		row := d.report().names(&cost.Group{Name: g.Name, Keys: g.Keys})
 		for _, c := range d.columns() {
 			row = append(row, c.text(&g))
@@ -177,6 +176,9 @@ func ServedTable(w io.Writer, d *Served) error {
 		fmt.Fprintln(&b)
 		printAligned(&b, rows, left)
 	}
+	if d.Now != nil {
+		d.Now.print(&b, d.Zone)
+	}
 	for i, note := range d.Notes {
 		if i == 0 {
 			fmt.Fprintln(&b)
@@ -187,7 +189,7 @@ func ServedTable(w io.Writer, d *Served) error {
 	return err
 }
 
-// ServedCSV writes all digits, and no total, as CSV does.
+// ServedCSV writes all digits, and no total, as CSV does. How models are served is another table: NowCSV.
 func ServedCSV(w io.Writer, d *Served) error {
 	columns := d.columns()
 	head := slices.Clone(d.Keys)
@@ -195,7 +197,7 @@ func ServedCSV(w io.Writer, d *Served) error {
 		head = append(head, c.name)
 	}
 	rows := [][]string{append(head, "tokens_cached", "tokens_unbilled", "unpriced_hours", "input_weight", "currency", "from", "to", "simulated")}
-	for _, g := range d.Groups {
+	for _, g := range slices.Concat(d.Groups, d.NoEngine) {
 		var row []string
 		for _, key := range g.Keys {
 			row = append(row, cell(key))
@@ -239,6 +241,18 @@ func ServedHTML(w io.Writer, d *Served) error {
 			r.Cells = append(r.Cells, htmlCell{Text: cmp.Or(text, "–")})
 		}
 		page.Rows = append(page.Rows, r)
+	}
+	if d.Now != nil && len(d.Now.Rows) > 0 {
+		page.Now = &htmlNow{Title: d.Now.title(d.Zone), Columns: []string{"model"}}
+		for _, c := range nowColumns() {
+			page.Now.Columns = append(page.Now.Columns, c.title)
+		}
+		for _, row := range d.Now.rows() {
+			for i := range row {
+				row[i] = cmp.Or(row[i], "–")
+			}
+			page.Now.Rows = append(page.Now.Rows, row)
+		}
 	}
 	page.Tiles = [][2]string{{"GPU-hours", fmt.Sprintf("%.1f", d.Total.Time().Hours())}, {"tokens in", strconv.FormatInt(d.Total.In.N, 10)}, {"tokens out", strconv.FormatInt(d.Total.Out.N, 10)}}
 	if v, ok := d.Total.PerMillion.Get(); ok {

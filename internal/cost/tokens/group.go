@@ -36,12 +36,17 @@ type Group struct {
 	TokensPerJoule optional.Float `json:"tokens_per_joule"`
 	OutputPerJoule optional.Float `json:"output_tokens_per_joule"`
 
-	paid, metered struct {
-		cost.Amounts
-		serving.Tokens
+	paid, metered sums
+	engines       map[serving.Engine]bool
+	devices       map[string]bool
+}
+
+// LeftOut returns the time that is in no cost per token, because some of it has no price, and of it the time without.
+func (g *Group) LeftOut() (all, unpriced cost.Seconds) {
+	if g.Unpriced == 0 {
+		return 0, 0
 	}
-	engines map[serving.Engine]bool
-	devices map[string]bool
+	return g.Time() - g.paid.Time(), g.Unpriced
 }
 
 // add adds a row to a group.
@@ -50,22 +55,19 @@ func (g *Group) add(r *Row) {
 	if g.engines == nil {
 		g.engines, g.devices = map[serving.Engine]bool{}, map[string]bool{}
 	}
-	g.engines[r.Engine] = true
-	if p := r.Labels[fleet.LabelProvider]; p != "" && !slices.Contains(g.Providers, p) {
-		g.Providers = append(g.Providers, p)
-		slices.Sort(g.Providers)
+	if r.key.device == "" {
+		g.engines[r.Engine] = true
+		if p := r.Labels[fleet.LabelProvider]; p != "" && !slices.Contains(g.Providers, p) {
+			g.Providers = append(g.Providers, p)
+			slices.Sort(g.Providers)
+		}
 	}
-	maps.Copy(g.devices, r.devices)
+	for _, device := range r.devices {
+		g.devices[device] = true
+	}
 	g.Engines, g.Devices = len(g.engines), len(g.devices)
-	switch {
-	case !r.billed:
-		g.Unbilled += r.In.N + r.Out.N
-	case r.Unpriced == 0 && r.Time() > 0:
-		g.paid.Amounts, g.paid.Tokens = g.paid.Add(r.Amounts), g.paid.Plus(r.Tokens)
-	}
-	if r.Energy > 0 {
-		g.metered.Amounts, g.metered.Tokens = g.metered.Add(r.Amounts), g.metered.Plus(r.Tokens)
-	}
+	g.Unbilled += r.unbilled
+	g.paid, g.metered = g.paid.plus(r.paid.Amounts, r.paid.Tokens), g.metered.plus(r.metered.Amounts, r.metered.Tokens)
 }
 
 // rates computes what a token costs.
@@ -84,13 +86,28 @@ func (g *Group) rates(w InputWeight) {
 
 // By groups rows by one or more of Dimensions. The groups are ordered by descending cost, then
 // tokens.
-func (s *Bill) By(dims ...cost.Dimension) []Group {
-	labels := cost.Statement{Rows: make([]cost.Row, len(s.Rows))}
-	for i := range s.Rows {
-		labels.Rows[i].Labels = s.Rows[i].Labels
+func (s *Bill) By(dims ...cost.Dimension) []Group { return s.by(s.Rows, dims) }
+
+// RestBy groups Rest like By. A group of a dimension that it has in common with rows of engines, such as a team, is
+// called by it and NoEngine.
+func (s *Bill) RestBy(dims ...cost.Dimension) []Group {
+	groups := s.by(s.Rest, dims)
+	for i := range groups {
+		if g := &groups[i]; !slices.Contains(g.Keys, NoEngine) {
+			g.Keys[len(g.Keys)-1] += " " + NoEngine
+			g.Name = strings.Join(g.Keys, " / ")
+		}
+	}
+	return groups
+}
+
+func (s *Bill) by(rows []Row, dims []cost.Dimension) []Group {
+	labels := cost.Statement{}
+	for _, r := range slices.Concat(s.Rows, s.Rest) {
+		labels.Rows = append(labels.Rows, cost.Row{Labels: r.Labels})
 	}
 	nameOf := labels.Apart(dims)
-	groups := s.Groups(func(r *Row) []string {
+	groups := s.groups(rows, func(r *Row) []string {
 		keys := make([]string, len(dims))
 		for i, d := range dims {
 			keys[i] = nameOf(d, r.Labels)
@@ -104,15 +121,17 @@ func (s *Bill) By(dims ...cost.Dimension) []Group {
 }
 
 // Groups groups rows by keys, in order of keys.
-func (s *Bill) Groups(keysOf func(*Row) []string) []Group {
+func (s *Bill) Groups(keysOf func(*Row) []string) []Group { return s.groups(s.Rows, keysOf) }
+
+func (s *Bill) groups(rows []Row, keysOf func(*Row) []string) []Group {
 	groups := map[string]*Group{}
-	for i := range s.Rows {
-		keys := keysOf(&s.Rows[i])
+	for i := range rows {
+		keys := keysOf(&rows[i])
 		id := strings.Join(keys, "\x00")
 		if groups[id] == nil {
 			groups[id] = &Group{Name: strings.Join(keys, " / "), Keys: keys, Providers: []string{}}
 		}
-		groups[id].add(&s.Rows[i])
+		groups[id].add(&rows[i])
 	}
 	out := make([]Group, 0, len(groups))
 	for _, id := range slices.Sorted(maps.Keys(groups)) {
@@ -122,11 +141,16 @@ func (s *Bill) Groups(keysOf func(*Row) []string) []Group {
 	return out
 }
 
-// Total returns the sum of all rows.
-func (s *Bill) Total() Group {
-	g := Group{Name: "total", Providers: []string{}}
-	for i := range s.Rows {
-		g.add(&s.Rows[i])
+// Total returns the sum of all rows of engines.
+func (s *Bill) Total() Group { return s.total("total", s.Rows) }
+
+// RestTotal returns the sum of Rest.
+func (s *Bill) RestTotal() Group { return s.total(NoEngine, s.Rest) }
+
+func (s *Bill) total(name string, rows []Row) Group {
+	g := Group{Name: name, Providers: []string{}}
+	for i := range rows {
+		g.add(&rows[i])
 	}
 	g.rates(s.InputWeight)
 	return g
@@ -135,8 +159,8 @@ func (s *Bill) Total() Group {
 // Simulated returns all or some if all or some of the engines are on simulated machines, else "".
 func (s *Bill) Simulated() string {
 	labels := cost.Statement{}
-	for i := range s.Rows {
-		labels.Rows = append(labels.Rows, cost.Row{Labels: s.Rows[i].Labels})
+	for _, r := range slices.Concat(s.Rows, s.Rest) {
+		labels.Rows = append(labels.Rows, cost.Row{Labels: r.Labels})
 	}
 	return labels.Simulated()
 }

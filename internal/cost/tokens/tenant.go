@@ -100,7 +100,7 @@ func (r *Row) divided(list []asked, w InputWeight) []Row {
 			continue
 		}
 		x.Labels = maps.Clone(r.Labels)
-		x.Labels[fleet.LabelTenant] = a.tenant
+		x.Labels[fleet.LabelTenant], x.key.tenant = a.tenant, a.tenant
 		rows = append(rows, x)
 	}
 	return rows

@@ -22,7 +22,7 @@ func TestTenants(t *testing.T) {
 		l := query.Labels{fleet.LabelKind: "deployment", fleet.LabelWorkload: engine, fleet.LabelCluster: cluster}
 		owner, _ := fleet.OwnerOf(l)
 		id := serving.Engine{Host: "n", ID: engine}
-		use.Works = append(use.Works, serving.Work{Engine: id, Owner: owner, Device: "GPU-" + engine, Labels: l})
+		use.Works = append(use.Works, serving.Work{Engine: id, Owner: owner, Device: "GPU-" + engine, Hours: 1, Labels: l})
 		for tenant, n := range tokens {
 			use.Rows = append(use.Rows, serving.TokenRow{
 				Engine: id, Owner: owner, Model: model, Tenant: tenant, Labels: l,
@@ -61,7 +61,7 @@ func TestTenants(t *testing.T) {
 		"(none) / llama": {3e6 + 12e6, 500 + 70, 50 + 7},
 	}
 	got := map[string]sum{}
-	for _, g := range Divide(s, use, DefaultInputWeight).By(tenant, model) {
+	for _, g := range Divide([]cost.Statement{*s}, use, DefaultInputWeight).By(tenant, model) {
 		got[g.Name] = sum{g.Amounts.Total(), g.Out.N, g.Finished.N}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -71,7 +71,7 @@ func TestTenants(t *testing.T) {
 	// A gateway that counted more than the engines, because its samples came earlier, divides all of it.
 	use.Gateways[0].Out = serving.TallyOf(3500)
 	got = map[string]sum{}
-	for _, g := range Divide(s, use, DefaultInputWeight).By(tenant, model) {
+	for _, g := range Divide([]cost.Statement{*s}, use, DefaultInputWeight).By(tenant, model) {
 		got[g.Name] = sum{g.Amounts.Total(), g.Out.N, g.Finished.N}
 	}
 	want["red / llama"], want["blue / llama"], want["(none) / llama"] = sum{10.5e6, 1750, 175}, sum{1.5e6, 250, 25}, sum{12e6, 70, 7}

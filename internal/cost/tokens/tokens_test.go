@@ -1,9 +1,11 @@
 package tokens
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,25 +79,41 @@ func (s tokenStore) counts(id, workload, model string, in, cached, out float64, 
 
 func steadily(minute int, perMinute float64) float64 { return perMinute * float64(minute) }
 
-// serve returns the bill of an hour, and what was served.
+// serve returns the bill of a period, and what was served.
 func (s tokenStore) serve(t *testing.T, prices string, from, to time.Duration) (cost.Statement, *Bill) {
 	t.Helper()
-	var p cost.Prices
-	if prices != "" {
-		var err error
-		if p, err = cost.Parse([]byte(prices)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	r, p := reader(t, s, prices), parsed(t, prices)
 	bill, err := cost.Bill(t.Context(), s, p, s.begin.Add(from), s.begin.Add(to), cost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	use, err := serving.ReadTokens(t.Context(), s, s.begin.Add(from), s.begin.Add(to), cost.Options{})
+	out, err := r.Read(t.Context(), s.begin.Add(from), s.begin.Add(to), s.begin.Add(to))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bill, Divide(&bill, use, DefaultInputWeight)
+	return bill, out
+}
+
+func parsed(t *testing.T, prices string) (p cost.Prices) {
+	t.Helper()
+	if prices == "" {
+		return p
+	}
+	p, err := cost.Parse([]byte(prices))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// reader returns a reader with prices.
+func reader(t *testing.T, store query.Store, prices string) *Reader {
+	t.Helper()
+	p := parsed(t, prices)
+	return NewReader(store, func(ctx context.Context, from, to time.Time) (*cost.Statement, error) {
+		s, err := cost.Bill(ctx, store, p, from, to, cost.Options{})
+		return &s, err
+	}, cost.Options{}, DefaultInputWeight)
 }
 
 const fourAnHour = "currency: EUR\nprices: [{match: {model: H100}, rates: [{from: 2026-01-01, kind: on_demand, per_hour: 4}]}]\n"
@@ -176,7 +194,7 @@ func TestCostPerTokenByHand(t *testing.T) {
 	s.holds("unused", "GPU-6", "", 1, 60)
 	s.engine("e7", "unused", [2]string{"GPU-6", ""})
 
-	_, got := s.serve(t, fourAnHour, time.Hour, 2*time.Hour)
+	bill, got := s.serve(t, fourAnHour, time.Hour, 2*time.Hour)
 	want := map[string]string{
 		// 1 EUR of GPU-0 and 4*2/7 of GPU-1 for 1.8 M and 0.12 M + 0.06 M tokens; weighted 0.36 M + 0.18 M.
 		"llama": "2 engines on 2 GPUs, 0.54 h, cost 2.14, idle 0.54, 540000 J, in 1800000 of them cached 0, out 180000; 1.0823 11.9048 3.9683, 3.6667 tokens/J",
@@ -194,8 +212,16 @@ func TestCostPerTokenByHand(t *testing.T) {
 	if diff := cmp.Diff(want, lines(got, "model")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// Without train's part of GPU-1.
-	total := got.Total()
+	// Models cost what their GPUs cost in the bill, to the last digit: all but train's part of GPU-1.
+	total, gpus := got.Total(), cost.Amounts{}
+	for _, r := range bill.Rows {
+		if r.Labels[fleet.LabelWorkload] != "train" {
+			gpus = gpus.Add(r.Amounts)
+		}
+	}
+	if diff := cmp.Diff(gpus, total.Amounts); diff != "" || len(got.Rest) > 0 {
+		t.Errorf("%d in no model, (-bill +models):\n%s", len(got.Rest), diff)
+	}
 	if text := line(&total); text != "8 engines on 8 GPUs, 7.43 h, cost 29.71, idle 7.43, 13428000 J, in 16980600 of them cached 4200000, out 3288600; 1.4661 9.0372 5.0846, 1.5094 tokens/J" {
 		// The tokens of e6 are in no cost: 29.71 / 20.268 M, / 3.288 M, / (0.2*12.78 M + 3.288 M).
 		t.Errorf("total: %s", text)
@@ -213,14 +239,14 @@ func TestCostPerTokenByHand(t *testing.T) {
 	}
 }
 
-// Catches tokens of an engine that count as a whole on each of its devices, or on a device as often as the device
-// has series, where another engine of the workload has a part of it.
+// Catches tokens of an engine that count as a whole on each of its devices or in each hour, or on a device as often as
+// the device has series, where another engine of the workload has a part of it.
 func TestEnginesShareADevice(t *testing.T) {
 	t.Parallel()
 	l := query.Labels{fleet.LabelKind: "job", fleet.LabelWorkload: "w"}
 	owner, _ := fleet.OwnerOf(l)
-	on := func(engine, device, model string) serving.Work {
-		return serving.Work{Engine: serving.Engine{ID: engine}, Owner: owner, Device: device, Model: model, Labels: l}
+	on := func(engine, device, model string, hours serving.Hours) serving.Work {
+		return serving.Work{Engine: serving.Engine{ID: engine}, Owner: owner, Device: device, Model: model, Hours: hours, Labels: l}
 	}
 	counted := func(engine string, out int64) serving.TokenRow {
 		return serving.TokenRow{Engine: serving.Engine{ID: engine}, Owner: owner, Model: "of-" + engine, Labels: l, Tokens: serving.Tokens{Out: serving.TallyOf(out)}}
@@ -230,12 +256,17 @@ func TestEnginesShareADevice(t *testing.T) {
 		labels[fleet.LabelUUID] = device
 		return cost.Row{Labels: labels, Amounts: cost.Amounts{Used: 4e6, UsedCost: 4e6}}
 	}
-	s := &cost.Statement{Rows: []cost.Row{row("1"), row("2")}}
-	use := &serving.TokenUse{Works: []serving.Work{on("a", "1", ""), on("a", "1", "of-a"), on("a", "2", ""), on("b", "1", "")}, Rows: []serving.TokenRow{counted("a", 600), counted("b", 100)}}
-	// On device 1, half of the 600 tokens of a count as much as those of device 2.
-	want := map[string]cost.Money{"of-a": 3e6 + 4e6, "of-b": 1e6}
+	hour := func(n int) time.Time { return time.Date(2026, 11, 15, n, 0, 0, 0, time.UTC) }
+	parts := []cost.Statement{{From: hour(0), To: hour(1), Rows: []cost.Row{row("1"), row("2")}}, {From: hour(1), To: hour(2), Rows: []cost.Row{row("1"), row("2")}}}
+	use := &serving.TokenUse{
+		Works: []serving.Work{on("a", "1", "", 0b111), on("a", "1", "of-a", 0b11), on("a", "2", "", 0b11), on("b", "1", "", 0b10)},
+		Rows:  []serving.TokenRow{counted("a", 1200), counted("b", 100)},
+	}
+	// On device 1 in the second hour, a quarter of the 1,200 tokens of a count: the others were computed on device 2 and
+	// in the first hour, and none in the third one, which is not billed.
+	want := map[string]cost.Money{"of-a": 4e6 + 4e6 + 4e6 + 3e6, "of-b": 1e6}
 	got := map[string]cost.Money{}
-	for _, g := range Divide(s, use, DefaultInputWeight).By(servingDimension("model")) {
+	for _, g := range Divide(parts, use, DefaultInputWeight).By(servingDimension("model")) {
 		got[g.Name] = g.Amounts.Total()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -243,13 +274,14 @@ func TestEnginesShareADevice(t *testing.T) {
 	}
 }
 
-// Catches money that counts twice or is lost, whatever engines and workloads share: the rows add up to those
-// of the bill for the devices of engines, in all amounts, and hours add up to their period.
+// Catches money that counts twice or is lost, whatever engines and workloads share, begin and end: the rows of models and
+// what had no engine add up to those of the bill for the workloads of engines, in all amounts.
 func TestServingAddsUp(t *testing.T) {
 	t.Parallel()
+	midnight := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
+	rests, remotes := 0, 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var s cost.Statement
 		use := &serving.TokenUse{}
 		amount := func() int64 { return r.Int64N([]int64{6, 1e12}[r.IntN(2)]) - 5 }
 		workloads := []string{"a", "b", "c", "(none)", "(unattributed)"}
@@ -265,16 +297,19 @@ func TestServingAddsUp(t *testing.T) {
 			return l
 		}
 		want := cost.Amounts{}
-		type place struct{ device, partition, workload string }
-		engaged := map[place]bool{}
+		serves := map[string]bool{}
+		hours := func() serving.Hours { return []serving.Hours{1<<24 - 1, 0b11, 0b1100, 1 << 23}[r.IntN(4)] }
 		for e := range r.IntN(8) {
 			workload := workloads[r.IntN(len(workloads))]
 			owner, _ := fleet.OwnerOf(labels(workload))
-			engine := serving.Engine{Host: "n", ID: fmt.Sprint(e / 2)}
+			engine := serving.Engine{Host: fmt.Sprint("n", r.IntN(2)), ID: fmt.Sprint(e / 2)}
 			for range r.IntN(4) {
-				w := serving.Work{Engine: engine, Owner: owner, Device: fmt.Sprint(r.IntN(4)), Partition: []string{"", "p", "q"}[r.IntN(3)], Labels: labels(workload)}
+				w := serving.Work{
+					Engine: engine, Owner: owner, Device: fmt.Sprint(r.IntN(4)), Partition: []string{"", "p", "q"}[r.IntN(3)], Labels: labels(workload),
+					Model: []string{"", "", "m0", "m7"}[r.IntN(4)], Hours: hours(),
+				}
 				use.Works = append(use.Works, w)
-				engaged[place{w.Device, w.Partition, workload}] = workload[0] != '('
+				serves[workload] = workload[0] != '('
 			}
 			for range r.IntN(3) {
 				row := serving.TokenRow{Engine: engine, Owner: owner, Model: fmt.Sprint("m", r.IntN(3)), Labels: labels(workload)}
@@ -284,22 +319,27 @@ func TestServingAddsUp(t *testing.T) {
 				use.Rows = append(use.Rows, row)
 			}
 		}
-		for range 30 {
-			workload := workloads[r.IntN(len(workloads))]
-			l := labels(workload)
-			l[fleet.LabelUUID], l[fleet.LabelPodUID] = fmt.Sprint(r.IntN(4)), fmt.Sprint(r.IntN(2))
-			if p := []string{"", "p", "q"}[r.IntN(3)]; p != "" {
-				l[fleet.LabelPartition] = p
+		var parts []cost.Statement
+		for _, hour := range [][2]int{{0, 2}, {2, 3}, {3, 4}, {4, 23}} { // engines of the last hour are not billed
+			s := cost.Statement{From: midnight.Add(time.Duration(hour[0]) * time.Hour), To: midnight.Add(time.Duration(hour[1]) * time.Hour)}
+			for range 10 {
+				workload := workloads[r.IntN(len(workloads))]
+				l := labels(workload)
+				l[fleet.LabelUUID], l[fleet.LabelPodUID], l[fleet.LabelHost] = fmt.Sprint(r.IntN(4)), fmt.Sprint(r.IntN(2)), fmt.Sprint("n", r.IntN(3))
+				if p := []string{"", "p", "q"}[r.IntN(3)]; p != "" {
+					l[fleet.LabelPartition] = p
+				}
+				a := cost.Amounts{
+					Used: cost.Seconds(amount()), Idle: cost.Seconds(amount()), Unmeasured: cost.Seconds(amount()), Energy: cost.Energy(amount()), Carbon: cost.Carbon(amount()),
+					UsedCost: cost.Money(amount()), IdleCost: cost.Money(amount()), UnmeasuredCost: cost.Money(amount()), EnergyCost: cost.Money(amount()),
+					Unpriced: cost.Seconds(r.Int64N(2)), UnpricedEnergy: cost.Energy(amount()), Uncounted: cost.Energy(amount()),
+				}
+				s.Rows = append(s.Rows, cost.Row{Labels: l, Amounts: a})
+				if serves[workload] {
+					want = want.Add(a)
+				}
 			}
-			a := cost.Amounts{
-				Used: cost.Seconds(amount()), Idle: cost.Seconds(amount()), Unmeasured: cost.Seconds(amount()), Energy: cost.Energy(amount()), Carbon: cost.Carbon(amount()),
-				UsedCost: cost.Money(amount()), IdleCost: cost.Money(amount()), UnmeasuredCost: cost.Money(amount()), EnergyCost: cost.Money(amount()),
-				Unpriced: cost.Seconds(r.Int64N(2)), UnpricedEnergy: cost.Energy(amount()), Uncounted: cost.Energy(amount()),
-			}
-			s.Rows = append(s.Rows, cost.Row{Labels: l, Amounts: a})
-			if engaged[place{l[fleet.LabelUUID], l[fleet.LabelPartition], workload}] {
-				want = want.Add(a)
-			}
+			parts = append(parts, s)
 		}
 		for range r.IntN(4) {
 			use.Gateways = append(use.Gateways, serving.TokenRow{
@@ -307,10 +347,16 @@ func TestServingAddsUp(t *testing.T) {
 				Tokens: serving.Tokens{In: serving.TallyOf(r.Int64N(1e12) * int64(r.IntN(2))), Out: serving.TallyOf(r.Int64N(1e11))},
 			})
 		}
-		served := Divide(&s, use, InputWeight(r.Int64N(1001)))
-		total := served.Total()
-		if diff := cmp.Diff(want, total.Amounts); diff != "" {
+		served := Divide(parts, use, InputWeight(r.Int64N(1001)))
+		total, rest := served.Total(), served.RestTotal()
+		if diff := cmp.Diff(want, total.Amounts.Add(rest.Amounts)); diff != "" {
 			t.Errorf("seed %d: (-want +got):\n%s", seed, diff)
+		}
+		if rest.Time() > 0 {
+			rests++
+		}
+		if served.Remote > 0 {
+			remotes++
 		}
 		var tokens serving.Tokens
 		for i := range use.Rows {
@@ -322,13 +368,16 @@ func TestServingAddsUp(t *testing.T) {
 		for _, by := range []string{"model", "team", "workload", "cluster", "gpu", "tenant"} {
 			var sum cost.Amounts
 			d := servingDimension(by)
-			for _, g := range served.By(d) {
+			for _, g := range slices.Concat(served.By(d), served.RestBy(d)) {
 				sum = sum.Add(g.Amounts)
 			}
 			if diff := cmp.Diff(want, sum); diff != "" {
 				t.Errorf("seed %d: by %s (-want +got):\n%s", seed, by, diff)
 			}
 		}
+	}
+	if rests < 20 || remotes < 20 {
+		t.Errorf("only %d worlds have GPUs without an engine, and %d engines that span machines", rests, remotes)
 	}
 }
 

@@ -21,7 +21,7 @@ func (u *EngineDevice) key() unitKey { return unitKey{u.Device, u.Host, u.Partit
 type unitValues struct{ sm, tensor, utilization, memory, power optional.Float }
 
 // devices fills in what the devices of the rows do.
-func (s *serving) devices(ctx context.Context, store query.Store, at time.Time) error {
+func (s *serving) devices(ctx context.Context, store query.Store, at time.Time, window time.Duration) error {
 	var whole, parts []string // UUIDs
 	for _, x := range s.rows {
 		x.Devices = slices.SortedFunc(maps.Values(x.units), func(a, b EngineDevice) int {
@@ -53,10 +53,21 @@ func (s *serving) devices(ctx context.Context, store query.Store, at time.Time) 
 		mean(func(v *unitValues) *optional.Float { return &v.tensor }, fleet.SeriesPartitionPipeActive, match, tensor)
 		mean(func(v *unitValues) *optional.Float { return &v.utilization }, fleet.SeriesPartitionUtilization, match)
 		mean(func(v *unitValues) *optional.Float { return &v.memory }, fleet.SeriesPartitionMemoryUsed, match)
-		// A partition has no meter. Its power is what its holders are charged for of that of the device.
-		s.ask("sum by ("+fleet.KeyLabels()+", "+fleet.LabelPartition+") "+fleet.Once(fleet.Select(fleet.SeriesWorkloadPower, nil, match, fleet.LabelPartition+`!=""`)), func(v query.Sample) {
-			valuesOf(values, v.Labels).power = optional.Of(v.Value)
-		})
+		// A partition has no meter. Its power is what its holders are charged for of that of the device. Some of them may
+		// have held it for a part of the window only, so their sums are averaged, not each of them.
+		expr := "sum by (" + fleet.KeyLabels() + ", " + fleet.LabelPartition + ") " + fleet.Once(fleet.Select(fleet.SeriesWorkloadPower, nil, match, fleet.LabelPartition+`!=""`))
+		step := window / 10
+		list, err := store.Range(ctx, expr, at.Add(step-window), at, step)
+		if err != nil {
+			return err
+		}
+		for _, one := range list {
+			var sum, n optional.Float
+			for _, p := range one.Points {
+				sum, n = plus(sum, p.Value), plus(n, 1)
+			}
+			valuesOf(values, one.Labels).power = sum.Ratio(n)
+		}
 	}
 	if err := s.run(ctx, store, at); err != nil {
 		return err

@@ -10,19 +10,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// tokenReader reads the counters of engines, one after the other.
-type tokenReader struct {
-	store query.Store
-	o     *fleet.MeterOptions
-
-	name  string
-	edge  tokenEdge // at the end of the last period
-	rows  map[string]*TokenRow
-	works map[string]Work
-
-	missed, refused int
-}
-
 // tokenEdge has the routes of a counter around a moment, by counterKey.
 type tokenEdge map[string]*edgeValue
 
@@ -33,9 +20,9 @@ type edgeValue struct {
 }
 
 // within adds what a counter gained in (from, to], which is a part of a day.
-func (r *tokenReader) within(ctx context.Context, from, to time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
-	a := r.edge
-	if a == nil {
+func (r *TokenReader) within(ctx context.Context, from, to time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
+	a, ok := r.edges[r.name]
+	if !ok {
 		var err error
 		if a, err = r.at(ctx, from); err != nil {
 			return err
@@ -45,7 +32,7 @@ func (r *tokenReader) within(ctx context.Context, from, to time.Time, sums func(
 	if err != nil {
 		return err
 	}
-	r.edge = b
+	r.edges[r.name] = b
 	// Resets include those between the samples around the edges. There is a value for every series, also
 	// for one that has no sample in the period and goes on after it.
 	list, err := r.store.Instant(ctx, fleet.Over("resets", r.selector(), query.Duration(to.Sub(from)+fleet.Near+fleet.Back)), to.Add(fleet.Back))
@@ -78,12 +65,12 @@ func (r *tokenReader) within(ctx context.Context, from, to time.Time, sums func(
 	return r.raw(ctx, wanted, from, to, sums)
 }
 
-func (r *tokenReader) selector(more ...string) string {
+func (r *TokenReader) selector(more ...string) string {
 	return fleet.Select(r.name, r.o.Match, slices.Concat(r.o.Matchers, more)...)
 }
 
 // at returns the counters at a moment.
-func (r *tokenReader) at(ctx context.Context, at time.Time) (tokenEdge, error) {
+func (r *TokenReader) at(ctx context.Context, at time.Time) (tokenEdge, error) {
 	list, err := r.store.Raw(ctx, r.selector(), at.Add(-fleet.Near), at.Add(fleet.Near))
 	if err != nil {
 		return nil, err
@@ -113,7 +100,7 @@ func (r *tokenReader) at(ctx context.Context, at time.Time) (tokenEdge, error) {
 }
 
 // raw adds what the samples of some counters say.
-func (r *tokenReader) raw(ctx context.Context, wanted map[string]query.Labels, from, to time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
+func (r *TokenReader) raw(ctx context.Context, wanted map[string]query.Labels, from, to time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
 	var engines []string
 	for _, l := range wanted {
 		engines = append(engines, l[fleet.LabelEngine])
@@ -148,7 +135,7 @@ func (r *tokenReader) raw(ctx context.Context, wanted map[string]query.Labels, f
 }
 
 // before finds the last value of the counters that appear in a period and may have been known earlier.
-func (r *tokenReader) before(ctx context.Context, tallies map[string]*tally, match string, from time.Time) error {
+func (r *TokenReader) before(ctx context.Context, tallies map[string]*tally, match string, from time.Time) error {
 	appear := false
 	for _, t := range tallies {
 		appear = appear || t.first() > from.UnixMilli()
@@ -173,7 +160,7 @@ func (r *tokenReader) before(ctx context.Context, tallies map[string]*tally, mat
 }
 
 // count adds the growth of a counter in (from, to].
-func (r *tokenReader) count(t *tally, from, to int64, sums func(*Tokens, query.Labels) []*Tally) {
+func (r *TokenReader) count(t *tally, from, to int64, sums func(*Tokens, query.Labels) []*Tally) {
 	for _, g := range t.growths() {
 		if g.to > from && g.from < to { // also without growth: the counter is known
 			r.add(g.labels, g.within(from, to), sums)

@@ -2,7 +2,7 @@
 // each workload serves of a model, on which devices, and how many tokens its engines counted.
 //
 //   - At returns what is served at one moment: latencies, tokens, queue and cache beside what the devices do;
-//   - ReadTokens returns what engines counted in a period, exactly: bills follow from it.
+//   - TokenReader reads what engines counted in a period, exactly: bills follow from it.
 //
 // Names of series and labels, owners and devices are those of package fleet.
 package serving
@@ -73,8 +73,12 @@ var (
 // EngineLabels returns the labels that tell apart what each engine says about a model for a workload, separated by commas.
 func EngineLabels() string { return engineLabels }
 
+// Window is the time over which pages and reports have rates and quantiles: agents read at least once in it.
+const Window = 5 * time.Minute
+
 // serving collects rows.
 type serving struct {
+	match   []string
 	rows    map[rowKey]*servedRow
 	engines map[Engine]*served // by engine
 	window  string
@@ -110,9 +114,9 @@ type served struct {
 }
 
 // At returns what the inference engines of a store serve at a moment, ordered by model and owner. Rates and
-// quantiles are those of a window before it.
-func At(ctx context.Context, store query.Store, at time.Time, window time.Duration) ([]Row, error) {
-	s := &serving{rows: map[rowKey]*servedRow{}, engines: map[Engine]*served{}, window: query.Duration(window)}
+// quantiles are those of a window before it. PromQL matchers may select engines.
+func At(ctx context.Context, store query.Store, at time.Time, window time.Duration, match ...string) ([]Row, error) {
+	s := &serving{match: match, rows: map[rowKey]*servedRow{}, engines: map[Engine]*served{}, window: query.Duration(window)}
 	s.engine()
 	if err := s.run(ctx, store, at); err != nil || len(s.engines) == 0 {
 		return []Row{}, err
@@ -127,7 +131,7 @@ func At(ctx context.Context, store query.Store, at time.Time, window time.Durati
 		return nil, err
 	}
 	s.assign()
-	if err := s.devices(ctx, store, at); err != nil {
+	if err := s.devices(ctx, store, at, window); err != nil {
 		return nil, err
 	}
 	return s.finish(), nil
@@ -187,13 +191,18 @@ func (s *serving) engineOf(l query.Labels) *served {
 	return x
 }
 
+// of selects a series of the engines.
+func (s *serving) of(series string, match ...string) string {
+	return fleet.Select(series, nil, slices.Concat(s.match, match)...)
+}
+
 // engine asks for the engines and their devices.
 func (s *serving) engine() {
-	s.ask("max by ("+engineLabels+") ("+fleet.SeriesEngineUp+")", func(v query.Sample) {
+	s.ask("max by ("+engineLabels+") ("+s.of(fleet.SeriesEngineUp)+")", func(v query.Sample) {
 		x := s.engineOf(v.Labels)
 		x.known, x.up, x.owner = true, x.up || v.Value > 0, v.Labels
 	})
-	s.ask("max by ("+deviceLabels+") ("+fleet.SeriesEngineDevice+")", func(v query.Sample) {
+	s.ask("max by ("+deviceLabels+") ("+s.of(fleet.SeriesEngineDevice)+")", func(v query.Sample) {
 		l := v.Labels
 		d := EngineDevice{fleet.DeviceKey(l), l[fleet.LabelUUID], l[fleet.LabelPartition], l[fleet.LabelPartitionProfile], l[fleet.LabelIndex], l[fleet.LabelModel], l[fleet.LabelHost], fleet.NodeOf(l)}
 		if d.Device == "" || !(v.Value > 0) {
@@ -206,12 +215,12 @@ func (s *serving) engine() {
 		}
 	})
 	named := strings.Join([]string{fleet.SeriesTokensOut, fleet.SeriesTokensIn, fleet.SeriesFinished, fleet.SeriesKVCache}, "|")
-	s.ask("group by ("+engineLabels+") ({"+fleet.LabelName+`=~"`+named+`"})`, func(v query.Sample) { s.engineOf(v.Labels).rows[s.row(v.Labels)] = true })
+	s.ask("group by ("+engineLabels+") ("+s.of("", fleet.LabelName+`=~"`+named+`"`)+")", func(v query.Sample) { s.engineOf(v.Labels).rows[s.row(v.Labels)] = true })
 }
 
 // requests asks for requests, tokens and caches. Each series counts once, whatever its ways to the store.
 func (s *serving) requests() {
-	s.ask("sum by ("+engineLabels+", "+fleet.LabelState+") "+fleet.Once(fleet.SeriesRequests), func(v query.Sample) {
+	s.ask("sum by ("+engineLabels+", "+fleet.LabelState+") "+fleet.Once(s.of(fleet.SeriesRequests)), func(v query.Sample) {
 		x := s.row(v.Labels)
 		s.engineOf(v.Labels).rows[x] = true
 		switch v.Labels[fleet.LabelState] {
@@ -221,7 +230,7 @@ func (s *serving) requests() {
 			x.Waiting = plus(x.Waiting, v.Value)
 		}
 	})
-	s.ask(s.rate(fleet.SeriesFinished, fleet.LabelOutcome), func(v query.Sample) {
+	s.ask(s.rate(s.of(fleet.SeriesFinished), fleet.LabelOutcome), func(v query.Sample) {
 		x := s.row(v.Labels)
 		if x.Finished == nil {
 			x.Finished = map[string]float64{}
@@ -229,17 +238,17 @@ func (s *serving) requests() {
 		x.Finished[v.Labels[fleet.LabelOutcome]] += v.Value
 	})
 	for series, field := range map[string]func(*servedRow) *optional.Float{
-		fleet.SeriesTokensIn:  func(x *servedRow) *optional.Float { return &x.In },
-		fleet.SeriesTokensOut: func(x *servedRow) *optional.Float { return &x.Out },
-		fleet.Select(fleet.SeriesPrefixHits, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU)):    func(x *servedRow) *optional.Float { return &x.hits },
-		fleet.Select(fleet.SeriesPrefixQueries, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU)): func(x *servedRow) *optional.Float { return &x.lookups },
+		s.of(fleet.SeriesTokensIn):  func(x *servedRow) *optional.Float { return &x.In },
+		s.of(fleet.SeriesTokensOut): func(x *servedRow) *optional.Float { return &x.Out },
+		s.of(fleet.SeriesPrefixHits, fleet.Equals(fleet.LabelTier, fleet.TierGPU)):    func(x *servedRow) *optional.Float { return &x.hits },
+		s.of(fleet.SeriesPrefixQueries, fleet.Equals(fleet.LabelTier, fleet.TierGPU)): func(x *servedRow) *optional.Float { return &x.lookups },
 	} {
 		s.ask(s.rate(series), func(v query.Sample) {
 			f := field(s.row(v.Labels))
 			*f = plus(*f, v.Value)
 		})
 	}
-	s.ask("max by ("+servingLabels+") ("+fleet.Select(fleet.SeriesKVCache, nil, fleet.Equals(fleet.LabelTier, fleet.TierGPU))+")", func(v query.Sample) {
+	s.ask("max by ("+servingLabels+") ("+s.of(fleet.SeriesKVCache, fleet.Equals(fleet.LabelTier, fleet.TierGPU))+")", func(v query.Sample) {
 		x := s.row(v.Labels)
 		if used, ok := x.Cache.Get(); !ok || v.Value > used {
 			x.Cache = optional.Of(v.Value)
@@ -254,7 +263,7 @@ func (s *serving) rate(selector string, more ...string) string {
 
 // histogram asks for the buckets of a histogram.
 func (s *serving) histogram(name string, of func(*servedRow) *buckets, match ...string) {
-	sum := s.rate(fleet.Select(fleet.Buckets(name), nil, append(match, fleet.OfEngines)...), fleet.LabelBucket)
+	sum := s.rate(s.of(fleet.Buckets(name), append(match, fleet.OfEngines)...), fleet.LabelBucket)
 	for expr, series := range map[string]bool{sum: false, "count" + strings.TrimPrefix(sum, "sum"): true} {
 		s.ask(expr, func(v query.Sample) { of(s.row(v.Labels)).put(v.Labels[fleet.LabelBucket], v.Value, series) })
 	}

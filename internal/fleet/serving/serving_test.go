@@ -84,7 +84,7 @@ var floats = cmp.Options{
 
 // Catches a series that counts once for each way to the store, ranks of an engine that count once or whose
 // caches add up, a replica that is down and is forgotten, requests that a router or an application counts again, values of another
-// pipe, tier or weight, a row that has no value and shows 0, and power of a device that two agents send.
+// pipe, tier or weight, power of a partition at the moment beside means of the window, a row that has no value and shows 0, and power of a device that two agents send.
 func TestServing(t *testing.T) {
 	t.Parallel()
 	w := servingWorld{querytest.NewMemory()}
@@ -131,7 +131,7 @@ func TestServing(t *testing.T) {
 	mig := query.Labels{fleet.LabelUUID: "GPU-3", fleet.LabelVendor: "nvidia", fleet.LabelHost: "n1", fleet.LabelPartition: "MIG-1"}
 	w.put(fleet.SeriesPartitionSMActive, mig, 0.25, 0)
 	w.put(fleet.SeriesPartitionMemoryUsed, mig, 5, 0)
-	w.put(fleet.SeriesWorkloadPower, mig, 60, 0, fleet.LabelKind, "deployment", fleet.LabelWorkload, "many")
+	w.put(fleet.SeriesWorkloadPower, mig, 50, 4, fleet.LabelKind, "deployment", fleet.LabelWorkload, "many")
 	w.put(fleet.SeriesWorkloadPower, mig, 40, 0, fleet.LabelKind, "deployment", fleet.LabelWorkload, "other")
 
 	owner := func(name string) fleet.Owner {
@@ -163,6 +163,11 @@ func TestServing(t *testing.T) {
 	got, err := At(t.Context(), w, noon, 5*time.Minute)
 	if diff := cmp.Diff(want, got, floats, cmpopts.EquateEmpty()); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	// Of one workload the same, and nothing of the others.
+	got, err = At(t.Context(), w, noon, 5*time.Minute, fleet.Equals(fleet.LabelWorkload, "chat"))
+	if diff := cmp.Diff(want[2:3], got, floats, cmpopts.EquateEmpty()); err != nil || diff != "" {
+		t.Errorf("of one workload: %v (-want +got):\n%s", err, diff)
 	}
 }
 

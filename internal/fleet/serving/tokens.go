@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,18 @@ type TokenRow struct {
 	Tokens
 }
 
+// Hours are hours of a day (UTC), bit by bit.
+type Hours uint32
+
+// HourOf returns the hour of a moment.
+func HourOf(at time.Time) Hours { return 1 << at.UTC().Hour() }
+
+// Has reports whether h has all hours of o.
+func (h Hours) Has(o Hours) bool { return h&o == o }
+
+// Len returns the number of hours.
+func (h Hours) Len() int { return bits.OnesCount32(uint32(h)) }
+
 // Work is that an engine works on a device or partition for a workload.
 type Work struct {
 	Engine
@@ -64,19 +77,34 @@ type Work struct {
 	Owner     fleet.Owner // zero if it is unknown
 	Device    string      // DeviceKey
 	Partition string      // ID; empty for the whole device
+	Hours     Hours       // in which it does
 	Labels    query.Labels
 }
 
-// TokenUse is what the engines of a fleet counted in a period.
+// TokenUse is what the engines of a fleet counted in a day (UTC), or in a part of one.
 type TokenUse struct {
-	Rows  []TokenRow // in order of engines, models, owners and tenants
-	Works []Work     // in order of engines and devices
+	Rows []TokenRow // in order of engines, models, owners and tenants
+	// Works are in order of engines and devices. They are those of the whole day, so that what follows from them
+	// does not depend on the part.
+	Works []Work
 	// Gateways has the tokens that routers and gateways counted of the same requests: none in addition.
 	Gateways []TokenRow
 	// Missed counts the counters that had a value when the store first saw them. What they had counted
 	// before is in no period.
 	Missed  int
 	Refused int // values that no counter can have
+}
+
+// Changes returns the hours in (from, to), a part of the day, at which an engine begins or ends to work on a device.
+func (u *TokenUse) Changes(from, to time.Time) []time.Time {
+	var out []time.Time
+	for at := from.UTC().Truncate(time.Hour).Add(time.Hour); at.Before(to); at = at.Add(time.Hour) {
+		before, after := HourOf(at.Add(-time.Hour)), HourOf(at)
+		if slices.ContainsFunc(u.Works, func(w Work) bool { return w.Hours.Has(before) != w.Hours.Has(after) }) {
+			out = append(out, at)
+		}
+	}
+	return out
 }
 
 // tokenSeries are the counters of tokens and requests with the sums that each of them adds to.
@@ -109,76 +137,76 @@ func ofGateway(t *Tokens, l query.Labels) []*Tally {
 	return nil
 }
 
-// ReadTokens returns what the engines of a store counted in (from, to], to the millisecond. Values are
-// those of counters, never rates: splitting the period at any moment yields two parts that add up to the
-// whole. (Nearly, for a counter that reaches the store on two ways of which one lags, if both have gaps.) Options may select engines by labels of their machines and workloads.
+// TokenReader reads what the engines of a store counted, day by day. Values are those of counters, never rates:
+// splitting a period at any moment yields two parts that add up to the whole. (Nearly, for a counter that reaches the
+// store on two ways of which one lags, if both have gaps.)
 //
 // It asks for the counters at both ends of each day, which is all there is to know about a counter with
 // one series that was there all the time. The samples of all others are read.
-func ReadTokens(ctx context.Context, store query.Store, from, to time.Time, o fleet.MeterOptions) (*TokenUse, error) {
-	from, to = from.UTC().Truncate(time.Millisecond), to.UTC().Truncate(time.Millisecond)
+//
+// A TokenReader is not safe for concurrent use.
+type TokenReader struct {
+	store query.Store
+	o     fleet.MeterOptions
+
+	end   time.Time            // of the last period
+	edges map[string]tokenEdge // the counters at that moment, by name
+
+	name string // of the counter that is read
+	rows map[string]*TokenRow
+
+	missed, refused int
+}
+
+// NewTokenReader returns a reader of the counters in store. Options may select engines by labels of their machines and
+// workloads.
+func NewTokenReader(store query.Store, o fleet.MeterOptions) *TokenReader {
 	o.Memory = cmp.Or(o.Memory, fleet.DefaultMemory)
-	r := &tokenReader{store: store, o: &o, rows: map[string]*TokenRow{}, works: map[string]Work{}}
-	edges := append(append([]time.Time{from}, fleet.Days(from, to)...), to)
+	return &TokenReader{store: store, o: o}
+}
+
+// Day returns what engines counted in (from, to], to the millisecond: a day (UTC) or a part of one.
+func (r *TokenReader) Day(ctx context.Context, from, to time.Time) (*TokenUse, error) {
+	from, to = from.UTC().Truncate(time.Millisecond), to.UTC().Truncate(time.Millisecond)
+	if !r.end.Equal(from) {
+		r.edges = map[string]tokenEdge{}
+	}
+	r.end, r.rows, r.missed, r.refused = time.Time{}, map[string]*TokenRow{}, 0, 0
 	for _, c := range tokenSeries {
-		if err := r.counter(ctx, c.name, edges, c.sums); err != nil {
+		if err := r.counter(ctx, c.name, from, to, c.sums); err != nil {
 			return nil, err
 		}
 	}
-	for i, end := range edges[1:] {
-		if err := r.work(ctx, edges[i], end); err != nil {
-			return nil, fmt.Errorf("cannot read %s: %w", fleet.SeriesEngineDevice, err)
-		}
-	}
 	out := &TokenUse{Rows: r.sorted()}
+	var err error
+	if out.Works, err = r.works(ctx, from, to); err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", fleet.SeriesEngineDevice, err)
+	}
 	r.rows = map[string]*TokenRow{}
-	if err := r.counter(ctx, fleet.SeriesGatewayTokens, edges, ofGateway); err != nil {
+	if err := r.counter(ctx, fleet.SeriesGatewayTokens, from, to, ofGateway); err != nil {
 		return nil, err
 	}
 	out.Gateways, out.Missed, out.Refused = r.sorted(), r.missed, r.refused
-	for _, key := range slices.Sorted(maps.Keys(r.works)) {
-		out.Works = append(out.Works, r.works[key])
-	}
+	r.end = to
 	return out, nil
 }
 
-// counter adds what the counters of a name gained between the first and the last of some moments.
-func (r *tokenReader) counter(ctx context.Context, name string, edges []time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
-	r.name, r.edge = name, nil
-	for i, end := range edges[1:] {
-		if err := r.within(ctx, edges[i], end, sums); err != nil {
-			return fmt.Errorf("cannot read %s: %w", name, err)
-		}
+// counter adds what the counters of a name gained.
+func (r *TokenReader) counter(ctx context.Context, name string, from, to time.Time, sums func(*Tokens, query.Labels) []*Tally) error {
+	r.name = name
+	if err := r.within(ctx, from, to, sums); err != nil {
+		return fmt.Errorf("cannot read %s: %w", name, err)
 	}
 	return nil
 }
 
 // sorted returns the rows in order.
-func (r *tokenReader) sorted() []TokenRow {
+func (r *TokenReader) sorted() []TokenRow {
 	var out []TokenRow
 	for _, key := range slices.Sorted(maps.Keys(r.rows)) {
 		out = append(out, *r.rows[key])
 	}
 	return out
-}
-
-// TokensSince returns approximately when the store's first engine appears in a period. It is from if there
-// were engines in the hour before, and the zero time if there are none in the period.
-func TokensSince(ctx context.Context, store query.Store, from, to time.Time, o fleet.MeterOptions) (time.Time, error) {
-	selector := fleet.Select(fleet.SeriesEngineDevice, o.Match, o.Matchers...)
-	before, err := store.Instant(ctx, "count("+fleet.Over("last_over_time", selector, query.Duration(fleet.Back))+")", from)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if len(before) > 0 {
-		return from, nil
-	}
-	step := max(time.Minute, (to.Sub(from) / 500).Truncate(time.Second))
-	list, err := store.Range(ctx, "count("+selector+")", from, to, step)
-	if err != nil || len(list) == 0 || len(list[0].Points) == 0 {
-		return time.Time{}, err
-	}
-	return list[0].Points[0].Time.UTC(), nil
 }
 
 // counterKey tells the counters of engines apart. Workload labels do not: a counter goes on when they
@@ -195,7 +223,7 @@ func counterKey(l query.Labels) string {
 }
 
 // add adds to the row of a counter.
-func (r *tokenReader) add(l query.Labels, n int64, sums func(*Tokens, query.Labels) []*Tally) {
+func (r *TokenReader) add(l query.Labels, n int64, sums func(*Tokens, query.Labels) []*Tally) {
 	owner, _ := fleet.OwnerOf(l)
 	e := engineOf(l)
 	key := strings.Join([]string{e.Host, e.ID, l[fleet.LabelServedModel], owner.ID, l[fleet.LabelTenant]}, "\xff")
@@ -221,21 +249,45 @@ func ofEngine(l query.Labels) query.Labels {
 	return out
 }
 
-// work adds the devices that engines worked on in a period of a day at most.
-func (r *tokenReader) work(ctx context.Context, from, to time.Time) error {
-	list, err := r.store.Instant(ctx, fleet.Over("present_over_time", fleet.Select(fleet.SeriesEngineDevice, r.o.Match, r.o.Matchers...), query.Duration(to.Sub(from))), to)
+// works returns the devices that engines work on in the day of a period.
+func (r *TokenReader) works(ctx context.Context, from, to time.Time) ([]Work, error) {
+	midnight := from.Truncate(24 * time.Hour)
+	expr := fleet.Over("present_over_time", fleet.Select(fleet.SeriesEngineDevice, r.o.Match, r.o.Matchers...), query.Duration(time.Hour))
+	list, err := r.store.Range(ctx, expr, midnight.Add(time.Hour), midnight.Add(24*time.Hour), time.Hour)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	if hour := to.Truncate(time.Hour); hour.Before(to) { // it may not be over, and some stores have no ranges that end later
+		last, err := r.store.Instant(ctx, expr, hour.Add(time.Hour))
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range last {
+			list = append(list, query.Series{Labels: s.Labels, Points: []query.Point{{Time: hour.Add(time.Hour)}}})
+		}
+	}
+	works := map[string]*Work{}
 	for _, s := range list {
 		owner, _ := fleet.OwnerOf(s.Labels)
-		w := Work{
+		w := &Work{
 			Engine: engineOf(s.Labels), Provider: s.Labels[fleet.LabelProvider], Model: s.Labels[fleet.LabelServedModel], Owner: owner,
 			Device: fleet.DeviceKey(s.Labels), Partition: s.Labels[fleet.LabelPartition], Labels: fleet.Row(s.Labels),
 		}
-		if w.Device != "" {
-			r.works[strings.Join([]string{w.Host, w.ID, w.Device, w.Partition, w.Model, owner.ID}, "\xff")] = w
+		if w.Device == "" {
+			continue
 		}
+		key := strings.Join([]string{w.Host, w.ID, w.Device, w.Partition, w.Model, owner.ID}, "\xff")
+		if works[key] != nil {
+			w.Hours = works[key].Hours
+		}
+		for _, p := range s.Points {
+			w.Hours |= HourOf(p.Time.Add(-time.Hour))
+		}
+		works[key] = w
 	}
-	return nil
+	var out []Work
+	for _, key := range slices.Sorted(maps.Keys(works)) {
+		out = append(out, *works[key])
+	}
+	return out, nil
 }

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -27,13 +28,26 @@ func ofToken(name, engine string, more ...string) query.Labels {
 	return l
 }
 
+// readTokens returns what engines counted in a period of any length.
+func readTokens(t *testing.T, store query.Store, from, to time.Time) *TokenUse {
+	t.Helper()
+	out, r := &TokenUse{}, NewTokenReader(store, fleet.MeterOptions{})
+	edges := append(append([]time.Time{from}, fleet.Days(from, to)...), to)
+	for i, end := range edges[1:] {
+		use, err := r.Day(t.Context(), edges[i], end)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Rows, out.Works = append(out.Rows, use.Rows...), append(out.Works, use.Works...)
+		out.Missed, out.Refused = out.Missed+use.Missed, out.Refused+use.Refused
+	}
+	return out
+}
+
 // grown is what an engine counted, as text.
 func grown(t *testing.T, store query.Store, from, to time.Time) map[string]Tokens {
 	t.Helper()
-	use, err := ReadTokens(t.Context(), store, from, to, fleet.MeterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	use := readTokens(t, store, from, to)
 	out := map[string]Tokens{}
 	for _, r := range use.Rows {
 		key := r.ID + " " + r.Model + " " + r.Owner.Name
@@ -98,9 +112,8 @@ func TestTokensByHand(t *testing.T) {
 	if diff := cmp.Diff(want, grown(t, m, noon, noon.Add(time.Hour))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	use, err := ReadTokens(t.Context(), m, noon, noon.Add(time.Hour), fleet.MeterOptions{})
-	if err != nil || use.Missed != 1 || use.Refused != 0 {
-		t.Errorf("%v, %d missed, %d refused", err, use.Missed, use.Refused)
+	if use := readTokens(t, m, noon, noon.Add(time.Hour)); use.Missed != 1 || use.Refused != 0 {
+		t.Errorf("%d missed, %d refused", use.Missed, use.Refused)
 	}
 }
 
@@ -184,5 +197,71 @@ func TestTokensAddUp(t *testing.T) {
 				t.Errorf("seed %d, %s: %d of %.0f tokens", seed, name, whole, truth)
 			}
 		}
+	}
+}
+
+// Catches an engine that works on its device in hours in which it did not run, or not in those in which it ran for less
+// than the distance of two queries; hours that depend on the part of the day that is asked for; and a restart with
+// another model that is overlooked.
+func TestHoursOfWork(t *testing.T) {
+	t.Parallel()
+	m := querytest.NewMemory()
+	midnight := noon.Truncate(24 * time.Hour)
+	put := func(engine, model string, from, to float64) {
+		for at := from; at < to; at += 1. / 360 {
+			m.Add(ofToken(fleet.SeriesEngineDevice, engine, fleet.LabelUUID, "GPU-1", fleet.LabelServedModel, model), midnight.Add(time.Duration(at*float64(time.Hour))), 1)
+		}
+	}
+	put("before", "m", -3, -1)
+	put("batch", "m", 10.1, 10.15) // three minutes
+	put("swapped", "a", -2, 12.5)
+	put("swapped", "b", 12.6, 14.5)
+	put("late", "m", 23.99, 30)
+	want := map[string]Hours{"batch m": 1 << 10, "swapped a": 1<<13 - 1, "swapped b": 1<<12 | 1<<13 | 1<<14, "late m": 1 << 23}
+	for _, part := range [][2]float64{{0, 24}, {5, 12.25}, {23.5, 23.6}, {11, 11.5}} {
+		from, to := midnight.Add(time.Duration(part[0]*float64(time.Hour))), midnight.Add(time.Duration(part[1]*float64(time.Hour)))
+		use := readTokens(t, m, from, to)
+		got := map[string]Hours{}
+		for _, w := range use.Works {
+			got[w.ID+" "+w.Model] = w.Hours
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", part, diff)
+		}
+		var changes []float64
+		for _, at := range use.Changes(from, to) {
+			changes = append(changes, at.Sub(midnight).Hours())
+		}
+		list := map[float64][]float64{24: {10, 11, 12, 13, 15, 23}, 12.25: {10, 11, 12}}[part[1]]
+		if diff := cmp.Diff(list, changes); diff != "" {
+			t.Errorf("%v: changes (-want +got):\n%s", part, diff)
+		}
+	}
+}
+
+// clipped is a store whose ranges end at a moment, because that is now.
+type clipped struct {
+	*querytest.Memory
+	now time.Time
+}
+
+func (c clipped) Range(ctx context.Context, expr string, start, end time.Time, step time.Duration) ([]query.Series, error) {
+	if end.After(c.now) {
+		end = c.now
+	}
+	return c.Memory.Range(ctx, expr, start, end, step)
+}
+
+// Catches an engine that works on nothing until its first hour is over.
+func TestHourThatIsNotOver(t *testing.T) {
+	t.Parallel()
+	m := querytest.NewMemory()
+	for i := range 60 {
+		m.Add(ofToken(fleet.SeriesEngineDevice, "new", fleet.LabelUUID, "GPU-1"), noon.Add(time.Duration(10+i)*10*time.Second), 1)
+	}
+	to := noon.Add(12 * time.Minute)
+	use := readTokens(t, clipped{m, to}, noon.Add(-time.Hour), to)
+	if len(use.Works) != 1 || use.Works[0].Hours != 1<<12 {
+		t.Errorf("%+v", use.Works)
 	}
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/optional"
 )
 
-// servingWindow is the time over which rates and quantiles are computed: agents read at least once in it.
-const servingWindow = 5 * time.Minute
-
 // served is what a workload serves of a model: now, and in the period.
 type served struct {
 	Model     string       `json:"model"`           // empty if it is unknown
@@ -89,7 +86,7 @@ type servedCost struct {
 
 type servingAnswer struct {
 	At   int64 `json:"at"`
-	From int64 `json:"from"` // of the period: it begins with the first engine that the store knows
+	From int64 `json:"from"` // of the period
 	To   int64 `json:"to"`
 	// Window is the time before at over which rates and quantiles are computed, in seconds.
 	Window   int64  `json:"window"`
@@ -99,7 +96,9 @@ type servingAnswer struct {
 	Simulated   simulation `json:"simulated"` // of the whole fleet, as on the other pages
 	Serving     []served   `json:"serving"`
 	Total       servedCost `json:"total"` // of the period
-	Notes       []string   `json:"notes,omitempty"`
+	// NoEngine is what workloads with engines held meanwhile without one, on the days (UTC) on which they had one.
+	NoEngine *servedCost `json:"noEngine,omitempty"`
+	Notes    []string    `json:"notes,omitempty"`
 }
 
 func (v *viewer) servingPage(ctx context.Context, r request) (any, error) {
@@ -113,17 +112,12 @@ func (v *viewer) servingPage(ctx context.Context, r request) (any, error) {
 	}
 	total := period.Total()
 	a := servingAnswer{
-		At: r.at.Unix(), From: period.From.Unix(), To: period.To.Unix(), Window: int64(servingWindow.Seconds()), Currency: v.accounts.Currency,
-		InputWeight: period.InputWeight.Float(), Simulated: simulationOf(f, nil), Serving: rows, Total: servedCostOf(&total), Notes: slices.Clone(v.accounts.Notes),
+		At: r.at.Unix(), From: period.From.Unix(), To: period.To.Unix(), Window: int64(serving.Window.Seconds()), Currency: v.accounts.Currency,
+		InputWeight: period.InputWeight.Float(), Simulated: simulationOf(f, nil), Serving: rows, Total: servedCostOf(&total), Notes: slices.Concat(v.accounts.Notes, period.Notes()),
 	}
-	if period.From.After(r.from.Truncate(time.Minute)) {
-		a.Notes = append(a.Notes, "The store knows no inference engine before "+period.From.In(v.opts.Zone).Format("2 January 2006 15:04 MST")+": the period begins there.")
-	}
-	if total.Unbilled > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("%d tokens are of engines whose workload or whose GPUs are unknown: they are in no cost per token.", total.Unbilled))
-	}
-	if total.Unpriced > 0 && v.accounts.Currency != "" {
-		a.Notes = append(a.Notes, fmt.Sprintf("%.1f GPU-hours of engines have no price: neither they nor their tokens are in a cost per token.", total.Unpriced.Hours()))
+	if rest := period.RestTotal(); rest.Time() > 0 {
+		c := servedCostOf(&rest)
+		a.NoEngine = &c
 	}
 	return a, nil
 }
@@ -131,7 +125,7 @@ func (v *viewer) servingPage(ctx context.Context, r request) (any, error) {
 // serving returns what is served now and was served in a period, ordered by cost, then tokens.
 func (v *viewer) serving(ctx context.Context, r request) ([]served, *tokens.Bill, error) {
 	at := r.at.Truncate(freshness)
-	now, err := v.served.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) ([]serving.Row, error) { return serving.At(ctx, v.store, at, servingWindow) })
+	now, err := v.served.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) ([]serving.Row, error) { return serving.At(ctx, v.store, at, serving.Window) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read what engines serve: %w", err)
 	}
@@ -170,30 +164,15 @@ func (v *viewer) serving(ctx context.Context, r request) ([]served, *tokens.Bill
 	return rows, period, nil
 }
 
-// tokens returns what was served in a period, aligned to whole minutes as bills are. The period begins when
-// the store's first engine appears: before that GPUs cost money, and nobody counted tokens.
+// tokens returns what was served in a period, aligned to whole minutes as bills are.
 func (v *viewer) tokens(ctx context.Context, from, to time.Time) (*tokens.Bill, error) {
 	from, to = from.Truncate(time.Minute), to.Truncate(time.Minute)
-	return v.periods.get(ctx, span{from.Unix(), to.Unix()}, v.opts.Now(), time.Minute, func(ctx context.Context) (*tokens.Bill, error) {
-		none := &tokens.Bill{From: from, To: to, InputWeight: tokens.DefaultInputWeight}
+	now := v.opts.Now()
+	return v.periods.get(ctx, span{from.Unix(), to.Unix()}, now, time.Minute, func(ctx context.Context) (*tokens.Bill, error) {
 		if !from.Before(to) {
-			return none, nil
+			return &tokens.Bill{From: from, To: to, InputWeight: tokens.DefaultInputWeight}, nil
 		}
-		since, err := serving.TokensSince(ctx, v.store, from, to, fleet.MeterOptions{})
-		if since = since.Truncate(time.Minute); err != nil || since.IsZero() || !since.Before(to) {
-			return none, err
-		}
-		bill, err := v.bill(ctx, since, to)
-		if err != nil {
-			return nil, err
-		}
-		use, err := serving.ReadTokens(ctx, v.store, since, to, fleet.MeterOptions{})
-		if err != nil {
-			return nil, err
-		}
-		s := tokens.Divide(&bill.Statement, use, tokens.DefaultInputWeight)
-		s.From, s.To = since, to
-		return s, nil
+		return v.tokenBills.Read(ctx, from, to, now)
 	})
 }
 

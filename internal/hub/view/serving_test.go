@@ -1,10 +1,14 @@
 package view
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,7 +120,7 @@ func TestServingPage(t *testing.T) {
 			"kvCache":0.25,"prefixHits":0.4,"sm":0.5,"tensor":null,"utilization":null,"memory":null,"watts":500,
 			"period":` + sums + `}`
 		answer = `{"at":1794744000,"from":1794740400,"to":1794744000,"window":300,"currency":"EUR","inputWeight":0.2,"simulated":"","serving":[` + row + `],
-			"total":` + sums + `}`
+			"total":` + sums + `,"notes":["Weighted, a token of a prompt counts as 0.2 of a token of output, and nothing if the prefix cache had it."]}`
 	)
 	code, body := get(t, h, "/serving?from=1794740400")
 	if diff := cmp.Diff(indent(t, answer), indent(t, rounded(t, body))); diff != "" || code != http.StatusOK {
@@ -129,6 +133,64 @@ func TestServingPage(t *testing.T) {
 	}
 	if diff := cmp.Diff(indent(t, row), indent(t, rounded(t, string(w.Serving[0])))); diff != "" {
 		t.Errorf("of the workload (-want +got):\n%s", diff)
+	}
+}
+
+// noEngines is a store that answers for everything but engines.
+type noEngines struct{ query.Store }
+
+func (s noEngines) Instant(ctx context.Context, expr string, at time.Time) ([]query.Sample, error) {
+	if strings.Contains(expr, "inference_") {
+		return nil, errors.New("too slow")
+	}
+	return s.Store.Instant(ctx, expr, at)
+}
+
+// Catches the page of a workload that is missing as a whole because what it serves cannot be read.
+func TestWorkloadWithoutServing(t *testing.T) {
+	t.Parallel()
+	store := noEngines{servingHub(t)}
+	code, body := get(t, Handler(store, Cost(store, servingPrices(t), nil), nil, at(noon)), "/workload?from=1794740400&id=deployment%2F%2F%2Fchat-red%2F")
+	var a struct {
+		Workload     struct{ Cost float64 }
+		Serving      []json.RawMessage
+		ServingError string
+	}
+	if err := json.Unmarshal([]byte(body), &a); err != nil || code != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", code, err, body)
+	}
+	if a.Workload.Cost != 4 || a.Serving == nil || len(a.Serving) > 0 || !strings.Contains(a.ServingError, "too slow") {
+		t.Errorf("%+v", a)
+	}
+}
+
+// Catches what had no engine as a model's cost, or as nothing, on the page.
+func TestServingWithoutEngine(t *testing.T) {
+	t.Parallel()
+	store := servingHub(t)
+	a := store.Appender(t.Context())
+	for at := noon.Add(-time.Hour); !at.After(noon); at = at.Add(time.Minute) { // another GPU of the workload on the same machine
+		l := labels.FromMap(map[string]string{
+			fleet.LabelName: fleet.SeriesAllocatedTime, fleet.LabelUUID: "GPU-3", fleet.LabelModel: "NVIDIA H100", fleet.LabelHost: "n1",
+			fleet.LabelKind: "deployment", fleet.LabelWorkload: "chat-red", fleet.LabelTeam: "red", fleet.LabelPodUID: "red",
+		})
+		a.Gauge(l, at.UnixMilli(), at.Sub(noon.Add(-time.Hour)).Seconds())
+	}
+	if _, err := a.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	code, body := get(t, Handler(store, Cost(store, servingPrices(t), nil), nil, at(noon)), "/serving?from=1794740400")
+	var got struct {
+		Total    struct{ Cost float64 }
+		NoEngine struct{ Time, Cost float64 }
+		Notes    []string
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", code, err, body)
+	}
+	note := "These workloads also held GPUs for 1.0 GPU-hours, for 4.00 EUR, while no engine worked on them: in no model's cost."
+	if got.Total.Cost != 8 || got.NoEngine.Time != 3600 || got.NoEngine.Cost != 4 || !slices.Contains(got.Notes, note) {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -159,10 +221,31 @@ func rounded(t *testing.T, text string) string {
 	return string(out)
 }
 
-// Catches a chart that Prometheus does not understand, counts an application's histogram, or shows another team.
+// Catches a chart that Prometheus does not understand, counts an application's histogram, or shows another team, time per
+// step as that per token, or all models for that without a name.
 func TestServingCharts(t *testing.T) {
 	t.Parallel()
 	all := servingHub(t)
+	a := all.Appender(t.Context())
+	put := func(perMinute float64, more ...string) {
+		l := map[string]string{fleet.LabelHost: "n1", fleet.LabelEngine: "more"}
+		for i := 0; i < len(more); i += 2 {
+			l[more[i]] = more[i+1]
+		}
+		for i := range 61 {
+			a.Gauge(labels.FromMap(l), noon.Add(time.Duration(i-60)*time.Minute).UnixMilli(), 7+perMinute*float64(i))
+		}
+	}
+	put(0, fleet.LabelName, fleet.SeriesRequests, fleet.LabelState, "running") // of an engine that does not say which model it serves
+	for le, n := range map[string]float64{"0.1": 60, "+Inf": 60} {
+		put(n, fleet.LabelName, fleet.Buckets(fleet.HistogramInterToken), fleet.LabelWeight, fleet.WeightToken, fleet.LabelBucket, le)
+	}
+	for le, n := range map[string]float64{"0.1": 0, "8": 600, "+Inf": 600} { // of steps
+		put(n, fleet.LabelName, fleet.Buckets(fleet.HistogramInterToken), fleet.LabelWeight, "step", fleet.LabelBucket, le)
+	}
+	if _, err := a.Commit(); err != nil {
+		t.Fatal(err)
+	}
 	of := func(store query.Store, chart, more string) map[string]string {
 		t.Helper()
 		h := Handler(store, Accounts{}, nil, at(noon))
@@ -196,6 +279,8 @@ func TestServingCharts(t *testing.T) {
 		{all, "serving-tokens", "&workload=deployment%2F%2F%2Fchat-blue%2F", map[string]string{"In": "100 tokens", "Out": "10 tokens"}},
 		{hub.ScopedStore(all, access.Scope{Team: "red"}), "serving-tokens", "", map[string]string{"In": "100 tokens", "Out": "10 tokens"}},
 		{all, "serving-queue", "&model=llama-red", map[string]string{"Running": "3 requests", "Waiting": "2 requests"}},
+		{all, "serving-queue", "&model=", map[string]string{"Running": "7 requests"}},
+		{all, "serving-itl", "", quantiles},
 		{all, "serving-cache", "", map[string]string{"KV cache": "0.25 ratio", "Prefix hits": "0.4 ratio"}},
 		{all, "serving-ttft", "", quantiles},
 		{all, "serving-ttft", "&model=llama-red", quantiles},

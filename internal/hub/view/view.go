@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/fleet/serving"
@@ -72,8 +73,9 @@ type viewer struct {
 	found  memory[span, []Finding]
 	served memory[int64, []serving.Row]
 	// periods is what was served in a period.
-	periods memory[span, *tokens.Bill]
-	judged  memory[int64, *slo.Report]
+	periods    memory[span, *tokens.Bill]
+	tokenBills *tokens.Reader
+	judged     memory[int64, *slo.Report]
 
 	charts memory[string, *rangeAnswer]
 	since  memory[int64, sinceAnswer]
@@ -103,6 +105,16 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		fleet: fleet.NewReader(store, fleet.Options{Rack: o.Rack, Price: accounts.Price, Restricted: o.Team != ""}),
 	}
 	v.charts.max = maxCharts
+	v.tokenBills = tokens.NewReader(store, func(ctx context.Context, from, to time.Time) (*cost.Statement, error) {
+		if v.accounts.Bill == nil {
+			return &cost.Statement{From: from, To: to}, nil
+		}
+		b, err := v.accounts.Bill(ctx, from, to)
+		if err != nil {
+			return nil, err
+		}
+		return &b.Statement, nil
+	}, fleet.MeterOptions{}, tokens.DefaultInputWeight)
 	mux := http.NewServeMux()
 	for name, answer := range map[string]func(context.Context, request) (any, error){
 		"fleet":     v.fleetPage,

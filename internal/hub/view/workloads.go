@@ -211,6 +211,8 @@ type workloadAnswer struct {
 	Findings  []Finding  `json:"findings"`
 	Pods      []string   `json:"pods"`
 	Serving   []served   `json:"serving"` // the models that it serves
+	// ServingError says why Serving is empty, if it could not be read.
+	ServingError string `json:"servingError,omitempty"`
 }
 
 type perGPU struct {
@@ -273,9 +275,13 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	if a.Pods, err = v.fleet.Pods(ctx, r.at, id); err != nil {
 		return nil, err
 	}
-	all, _, err := v.serving(ctx, r)
+	// What all engines did in a long period may take long. The rest of the page does not wait for that until it is too late.
+	soon, cancel := context.WithTimeout(ctx, v.opts.Timeout/2)
+	defer cancel()
+	all, _, err := v.serving(soon, r)
 	if err != nil {
-		return nil, err
+		a.ServingError = err.Error()
+		return a, nil
 	}
 	for i := range all {
 		if all[i].Owner != nil && all[i].Owner.ID == id {

@@ -136,6 +136,7 @@ export interface WorkloadAnswer {
   findings: Finding[];
   pods: string[];
   serving: Served[];
+  servingError?: string; // why serving is empty, if it could not be read
 }
 
 export interface GPUAnswer {
@@ -322,6 +323,7 @@ export interface ServingAnswer {
   simulated: Simulation;
   serving: Served[];
   total: ServedCost;
+  noEngine?: ServedCost; // what workloads with engines held without one
   notes?: string[];
 }
 
@@ -372,7 +374,7 @@ export type Params = Record<string, string | number | undefined>;
 
 export async function ask<T>(what: string, params: Params, signal?: AbortSignal): Promise<T> {
   const q = new URLSearchParams();
-  for (const [k, v] of Object.entries(params)) if (v !== undefined && v !== "") q.set(k, String(v));
+  for (const [k, v] of Object.entries(params)) if (v !== undefined) q.set(k, String(v));
   const headers: HeadersInit = {};
   if (token.get()) headers["Authorization"] = "Bearer " + token.get();
   const query = q.toString();

@@ -72,7 +72,7 @@ export function seconds(v: Num | undefined): string {
 }
 
 /** rate is a number per second. */
-export const rate = (v: Num | undefined) => (known(v) ? (v >= 10_000 ? scaled(v, 1000, ["", "k", "M"]).trim() : plain[v < 10 ? 2 : v < 100 ? 1 : 0]!.format(v)) + "/s" : none);
+export const rate = (v: Num | undefined, of = "") => (known(v) ? (v >= 10_000 ? scaled(v, 1000, ["", "k", "M"]).trim() : plain[v < 10 ? 2 : v < 100 ? 1 : 0]!.format(v)) : none) + (known(v) || of ? of + "/s" : "");
 
 /** many is a large count, rounded. */
 export const many = (v: Num | undefined) => (known(v) ? (v < 10_000 ? plain[0]!.format(v) : scaled(v, 1000, ["", "k", "M", "G", "T"])) : none);
@@ -83,9 +83,12 @@ export function hours(seconds: Num | undefined): string {
   return plain[h < 10 ? 1 : 0]!.format(h) + "\u202fh";
 }
 
-export function money(v: Num | undefined, currency = "USD", whole = 1000): string {
+/** price is money for a small thing, such as a million tokens: with four digits below one. */
+export const price = (v: Num | undefined, currency = "USD") => money(v, currency, 1000, known(v) && Math.abs(v) < 1 ? 4 : 2);
+
+export function money(v: Num | undefined, currency = "USD", whole = 1000, fraction = 2): string {
   if (!known(v)) return none;
-  const digits = v === 0 || Math.abs(v) >= whole ? 0 : 2;
+  const digits = v === 0 || Math.abs(v) >= whole ? 0 : fraction;
   try {
     return new Intl.NumberFormat(lang, { style: "currency", currency, currencyDisplay: "code", minimumFractionDigits: digits, maximumFractionDigits: digits }).format(v);
   } catch {

@@ -152,6 +152,7 @@ export interface Head<R> {
   cell?: (r: R) => ComponentChildren;
   number?: boolean;
   minor?: boolean; // hidden on narrow screens
+  roomy?: boolean; // only on wide screens
 }
 
 interface TableProps<R> {
@@ -189,7 +190,7 @@ export function Table<R>({ heads, rows, sort, setSort, id, caption, max = 200 }:
         <thead>
           <tr>
             {heads.map((h) => (
-              <th key={h.key} scope="col" class={`${h.number ? "number" : ""} ${h.minor ? "minor" : ""}`} aria-sort={key === h.key ? (by.startsWith("-") ? "descending" : "ascending") : undefined}>
+              <th key={h.key} scope="col" class={`${h.number ? "number" : ""} ${h.minor ? "minor" : ""} ${h.roomy ? "roomy" : ""}`} aria-sort={key === h.key ? (by.startsWith("-") ? "descending" : "ascending") : undefined}>
                 <button class="sort" onClick={() => press(h)}>
                   {h.title}
                   <span aria-hidden="true">{key === h.key ? (by.startsWith("-") ? " ↓" : " ↑") : ""}</span>
@@ -202,7 +203,7 @@ export function Table<R>({ heads, rows, sort, setSort, id, caption, max = 200 }:
           {sorted.slice(0, limit).map((r) => (
             <tr key={id(r)}>
               {heads.map((h) => (
-                <td key={h.key} data-head={h.title} class={`${h.number ? "number" : ""} ${h.minor ? "minor" : ""}`}>
+                <td key={h.key} data-head={h.title} class={`${h.number ? "number" : ""} ${h.minor ? "minor" : ""} ${h.roomy ? "roomy" : ""}`}>
                   {h.cell ? h.cell(r) : (h.value(r) ?? "–")}
                 </td>
               ))}

@@ -1,4 +1,4 @@
-import { type Objective, type Params, type Percentiles, type Served, type ServingAnswer, useAnswer } from "./api";
+import { type Objective, type Params, type Percentiles, type Served, type ServedCost, type ServingAnswer, useAnswer } from "./api";
 import { Chart } from "./chart";
 import * as f from "./format";
 import { Answer, Empty, type Head, OwnerLink, Part, Simulated, Stat, Stats, Table, useNow } from "./parts";
@@ -25,11 +25,23 @@ function devices(s: Served): string {
   return s.gpus.length === 0 ? "" : `${s.gpus.length} \u00d7 ${models} on ${nodes.length > 2 ? f.plural(nodes.length, "node") : nodes.join(", ")}`;
 }
 
-/** Latency shows the median and the 95th percentile. */
-const Latency = ({ of }: { of: Percentiles }) => (
-  <span title={`p50 ${f.seconds(of.p50)}, p95 ${f.seconds(of.p95)}, p99 ${f.seconds(of.p99)}`}>
-    <span class="muted">{f.seconds(of.p50)}</span> {f.seconds(of.p95)}
+/** spread writes the other percentiles. */
+const spread = (of: Percentiles) => (of.p50 === null ? undefined : `median ${f.seconds(of.p50)}, p99 ${f.seconds(of.p99)}`);
+
+/** list writes what is known. */
+const list = (parts: (string | false)[]) => parts.filter(Boolean).join(", ");
+
+/** Under shows a value, and below it one that goes with it. */
+const Under = ({ value, note, title }: { value: string; note: string | null; title?: string }) => (
+  <span title={title}>
+    {value}
+    {note !== null && <div class="muted small">{note}</div>}
   </span>
+);
+
+/** Latency shows the 95th percentile and the median. */
+const Latency = ({ of }: { of: Percentiles }) => (
+  <Under value={f.seconds(of.p95)} note={of.p50 === null ? null : f.seconds(of.p50)} title={of.p50 === null ? undefined : `p50 ${f.seconds(of.p50)}, p95 ${f.seconds(of.p95)}, p99 ${f.seconds(of.p99)}`} />
 );
 
 function heads(currency: string | undefined, priced: boolean, owner: boolean): Head<Served>[] {
@@ -65,12 +77,18 @@ function heads(currency: string | undefined, priced: boolean, owner: boolean): H
     { key: "out", title: "Tokens out", value: (s) => s.tokensOut, cell: (s) => f.rate(s.tokensOut), number: true },
     { key: "ttft", title: "First token", value: (s) => s.ttft.p95, cell: (s) => <Latency of={s.ttft} />, number: true },
     { key: "tpot", title: "Per token", value: (s) => s.tpot.p95 ?? s.itl.p95, cell: (s) => <Latency of={s.tpot.p95 === null ? s.itl : s.tpot} />, number: true, minor: true },
+    { key: "e2e", title: "Whole request", value: (s) => s.e2e.p95, cell: (s) => <Latency of={s.e2e} />, number: true, minor: true, roomy: true },
     { key: "waiting", title: "Waiting", value: (s) => s.waiting, cell: (s) => <span class={stuck(s) ? "idle-text" : ""}>{f.count(s.waiting)}</span>, number: true },
     { key: "cache", title: "KV cache", value: (s) => s.kvCache, cell: (s) => <Part value={s.kvCache} tone={stuck(s) ? "idle" : ""} />, number: true },
-    { key: "busy", title: "GPU busy", value: (s) => s.utilization, cell: (s) => <Part value={s.utilization} />, number: true, minor: true },
-    { key: "watts", title: "Power", value: (s) => s.watts, cell: (s) => f.watts(s.watts), number: true, minor: true },
+    { key: "busy", title: "GPU busy", value: (s) => s.utilization, cell: (s) => (
+        <>
+          <Part value={s.utilization} />
+          {(s.sm !== null || s.tensor !== null) && <div class="muted small">{list([s.sm !== null && `SM ${f.percent(s.sm)}`, s.tensor !== null && `tensor ${f.percent(s.tensor)}`])}</div>}
+        </>
+      ), number: true, minor: true, roomy: true },
+    { key: "watts", title: "Power", value: (s) => s.watts, cell: (s) => <Under value={f.watts(s.watts)} note={s.memory === null ? null : f.bytes(s.memory)} title="power of the GPUs, and their memory in use" />, number: true, minor: true, roomy: true },
   );
-  if (priced) all.push({ key: "price", title: "Per million", value: (s) => s.period.perMillion, cell: (s) => f.money(s.period.perMillion, currency), number: true });
+  if (priced) all.push({ key: "price", title: "Per million", value: (s) => s.period.perMillion, cell: (s) => f.price(s.period.perMillion, currency), number: true });
   else all.push({ key: "joule", title: "Tokens per joule", value: (s) => s.period.tokensPerJoule, cell: (s) => f.tenths(s.period.tokensPerJoule), number: true });
   return all;
 }
@@ -105,7 +123,7 @@ const burnHeads: Head<Objective>[] = [
       </>
     ),
   },
-  { key: "bad", title: "Missed", value: (o) => o.bad, cell: (o) => (o.bad !== null && o.bad > 0 && o.bad < 0.01 ? f.count(Math.round(o.bad * 10000) / 100) + "\u202f%" : f.percent(o.bad)), number: true },
+  { key: "bad", title: "Bad", value: (o) => o.bad, cell: (o) => (o.bad !== null && o.bad > 0 && o.bad < 0.01 ? f.count(Math.round(o.bad * 10000) / 100) + "\u202f%" : f.percent(o.bad)), number: true },
   { key: "1h", title: "Burn rate, 1 h", value: (o) => o.burn["1h"], cell: (o) => f.tenths(o.burn["1h"]), number: true },
   { key: "6h", title: "6 h", value: (o) => o.burn["6h"], cell: (o) => f.tenths(o.burn["6h"]), number: true, minor: true },
   { key: "3d", title: "3 d", value: (o) => o.burn["3d"], cell: (o) => f.tenths(o.burn["3d"]), number: true, minor: true },
@@ -121,7 +139,7 @@ function Objectives({ of }: { of: Served }) {
     <section class="card">
       <h2>Objectives</h2>
       {some.length > 0 && <Table heads={burnHeads} rows={some} sort="text" id={(o) => o.objective} caption="Objectives and their error budgets" />}
-      {of.goodput && of.goodput.of !== null && (
+      {of.goodput && of.goodput.of !== null && of.goodput.high !== null && (
         <p class="muted small">
           Requests that met every objective: {of.goodput.low === null || of.goodput.low === of.goodput.high ? "" : `${f.rate(of.goodput.low)} to `}
           {f.rate(of.goodput.high)} of {f.rate(of.goodput.of)}. Histograms count each objective by itself, so only the limits are known.
@@ -149,10 +167,12 @@ function useServing(route: Route) {
   return useAnswer<ServingAnswer>("serving", timesOf(span, now / 1000));
 }
 
-const Notes = ({ data }: { data: ServingAnswer }) => (
+const Notes = ({ data, table }: { data: ServingAnswer; table?: boolean }) => (
   <>
     <p class="muted small">
-      Of first token and per token: the median, then the 95th percentile, over the last {f.minutes(data.window / 60)}. Prices are those of the tokens in and out of the selected period.
+      {table ? `Latencies are the 95th percentile and, below it, the median, over the last ${f.minutes(data.window / 60)}. ` : `Latencies, rates and GPUs are those of the last ${f.minutes(data.window / 60)}. `}
+      {table && <span class="roomy">Below the power of the GPUs is their memory in use. </span>}
+      Cost per million counts prompt and output tokens of the selected period.
     </p>
     {data.notes?.map((n) => (
       <p key={n} class="muted small">
@@ -161,6 +181,17 @@ const Notes = ({ data }: { data: ServingAnswer }) => (
     ))}
   </>
 );
+
+/** Spent says what the tokens of the period cost. */
+const Spent = ({ of, currency }: { of: ServedCost; currency?: string }) =>
+  of.cost === null ? null : (
+    <p>
+      {f.money(of.cost, currency)}{" "}
+      <span class="muted">
+        for {f.many(of.tokensIn)} prompt and {f.many(of.tokensOut)} output tokens in the selected period{!!of.idleCost && `, ${f.money(of.idleCost, currency)} of it idle`}
+      </span>
+    </p>
+  );
 
 export function ServingPage({ route }: { route: Route }) {
   const answer = useServing(route);
@@ -186,12 +217,13 @@ export function ServingPage({ route }: { route: Route }) {
                 <p>
                   {f.plural(new Set(list.filter((s) => s.engines > 0).map((s) => s.model)).size, "model")}{" "}
                   <span class="muted">
-                    on {f.plural(list.reduce((n, s) => n + s.engines, 0), "engine")}, tokens out at {f.rate(sum(list, (s) => s.tokensOut))}, {f.plural(Math.round(waiting), "request")} {Math.round(waiting) === 1 ? "waits" : "wait"}
+                    on {f.plural(list.reduce((n, s) => n + s.engines, 0), "engine")}, {f.rate(sum(list, (s) => s.tokensOut), " output tokens")}, {f.plural(Math.round(waiting), "request")} {Math.round(waiting) === 1 ? "waits" : "wait"}
                   </span>
                 </p>
+                <Spent of={data.total} currency={data.currency} />
               </div>
               <ServedTable rows={list} currency={data.currency} sort={route.params.get("sort") ?? "-out"} setSort={(sort) => change({ sort })} />
-              <Notes data={data} />
+              <Notes data={data} table />
             </section>
           );
         }}
@@ -206,8 +238,7 @@ export function ModelPage({ route }: { route: Route }) {
   return (
     <Answer of={answer} what="this model">
       {(data) => {
-        const list = data.serving.filter((s) => s.model === route.arg && (!workload || s.owner?.id === workload));
-        const s = list[0];
+        const s = data.serving.find((s) => s.model === route.arg && (!workload || s.owner?.id === workload));
         if (!s) return <Empty title="No engine serves this model">Choose another time range, or go back to <a href={href("serving")}>all models</a>.</Empty>;
         const p = s.period;
         return (
@@ -226,20 +257,32 @@ export function ModelPage({ route }: { route: Route }) {
               </p>
             </header>
             <Stats>
-              <Stat name="First token, p95" value={f.seconds(s.ttft.p95)} note={`median ${f.seconds(s.ttft.p50)}, p99 ${f.seconds(s.ttft.p99)}`} tone={stuck(s) ? "idle" : ""} />
-              <Stat name={s.tpot.p95 === null ? "Between tokens, p95" : "Per token, p95"} value={f.seconds(s.tpot.p95 ?? s.itl.p95)} note={`median ${f.seconds(s.tpot.p50 ?? s.itl.p50)}`} />
-              <Stat name="Whole request, p95" value={f.seconds(s.e2e.p95)} note={`median ${f.seconds(s.e2e.p50)}`} />
+              <Stat name="First token, p95" value={f.seconds(s.ttft.p95)} note={spread(s.ttft)} tone={stuck(s) ? "idle" : ""} />
+              <Stat name={s.tpot.p95 === null ? "Between tokens, p95" : "Per token, p95"} value={f.seconds(s.tpot.p95 ?? s.itl.p95)} note={spread(s.tpot.p95 === null ? s.itl : s.tpot)} />
+              <Stat name="Whole request, p95" value={f.seconds(s.e2e.p95)} note={spread(s.e2e)} />
               <Stat name="Tokens out" value={f.rate(s.tokensOut)} note={`${f.rate(s.tokensIn)} in`} />
               <Stat name="Requests" value={f.rate(done(s))} note={`${f.count(s.running)} run, ${f.count(s.waiting)} wait`} tone={stuck(s) ? "idle" : ""} />
               <Stat name="KV cache" value={f.percent(s.kvCache)} note={s.prefixHits === null ? undefined : `${f.percent(s.prefixHits)} of prompts cached`} tone={stuck(s) ? "idle" : ""} />
-              <Stat name="GPU" value={f.percent(s.utilization)} note={[s.sm !== null && `SM ${f.percent(s.sm)}`, s.tensor !== null && `tensor ${f.percent(s.tensor)}`, s.watts !== null && f.watts(s.watts)].filter(Boolean).join(", ")} />
-              {p.perMillion !== null && <Stat name="Per million tokens" value={f.money(p.perMillion, data.currency)} note={`${f.money(p.perMillionOutput, data.currency)} per million of output`} />}
-              {p.cost !== null ? (
-                <Stat name="Cost" value={f.money(p.cost, data.currency)} note={`${f.many(p.tokensOut)} tokens out, ${f.tenths(p.tokensPerJoule)} tokens per joule`} />
-              ) : (
-                <Stat name="Tokens per joule" value={f.tenths(p.tokensPerJoule)} note={f.energy(p.energy)} />
-              )}
+              <Stat name="GPU busy" value={f.percent(s.utilization)} note={list([s.sm !== null && `SM ${f.percent(s.sm)}`, s.tensor !== null && `tensor ${f.percent(s.tensor)}`])} />
+              <Stat name="Power" value={f.watts(s.watts)} note={s.memory !== null && `${f.bytes(s.memory)} of memory`} />
             </Stats>
+            {(p.tokensIn !== null || p.tokensOut !== null) && (
+              <>
+                <h2>In the selected period</h2>
+                <Stats>
+                  <Stat name="Output tokens" value={f.many(p.tokensOut)} note={p.tokensIn !== null && `${f.many(p.tokensIn)} of prompts${p.tokensCached === null ? "" : `, ${f.many(p.tokensCached)} cached`}`} />
+                  {p.cost !== null && (
+                    <>
+                      <Stat name="Cost" value={f.money(p.cost, data.currency)} note={p.idleCost !== null && (p.idleCost === 0 ? "none of it idle" : `${f.money(p.idleCost, data.currency)} of it idle`)} />
+                      <Stat name="Per million tokens" value={f.price(p.perMillion, data.currency)} note="prompts and output" />
+                      <Stat name="Per million of output" value={f.price(p.perMillionOutput, data.currency)} />
+                      <Stat name="Per million, weighted" value={f.price(p.perMillionWeighted, data.currency)} note={`a prompt token counts ${f.count(data.inputWeight)}`} />
+                    </>
+                  )}
+                  <Stat name="Tokens per joule" value={f.tenths(p.tokensPerJoule)} note={f.energy(p.energy)} />
+                </Stats>
+              </>
+            )}
             <Objectives of={s} />
             <ServingCharts params={{ model: route.arg, ...(workload ? { workload } : {}) }} steps={s.tpot.p95 === null} />
             <section class="card">

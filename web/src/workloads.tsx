@@ -173,6 +173,7 @@ export function WorkloadPage({ route }: { route: Route }) {
                 <Tiles gpus={gpus} grouping="cluster" colour="status" teams={[]} currency={data.currency} plain />
               </section>
             )}
+            {data.servingError && <p class="muted small">Which models it serves could not be read: {data.servingError}.</p>}
             {data.serving.length > 0 && (
               <section class="card">
                 <h2>Models that it serves</h2>

@@ -92,11 +92,19 @@ func (b *backend) same() (time.Time, error) {
 	// last ones yet.
 	for i := 3; i < len(ticks)-3; i++ {
 		for _, s := range slices.Backward(scrapes) { // the latest, when the whole tick has arrived
-			if s.at.After(ticks[i].at) && s.at.Before(ticks[i+1].at) && s.value == ticks[i].value {
+			if s.at.After(ticks[i].at) && s.at.Before(ticks[i+1].at) && s.value == ticks[i].value && b.sameReading(s.at) {
 				return s.at, nil
 			}
 		}
 	}
 	return time.Time{}, fmt.Errorf("none yet: %d ticks, the last %v; %d scrapes, the last %v",
 		len(ticks), ticks[len(ticks)-1], len(scrapes), scrapes[len(scrapes)-1])
+}
+
+// sameReading reports whether the page had the reading of the engine that was pushed for a tick: its page is read
+// after the tick, and how long that took identifies it.
+func (b *backend) sameReading(when time.Time) bool {
+	const took = "inference_scrape_duration_seconds{%s}"
+	pull, push := b.at(fmt.Sprintf(took, pulled), when), b.at(fmt.Sprintf(took, pushed), when)
+	return len(pull) > 0 && maps.Equal(pull, push)
 }

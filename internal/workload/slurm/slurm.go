@@ -273,7 +273,9 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	if err != nil || !ok {
 		return workload.Workload{}, false
 	}
-	if s.here.jobs[p.Job] == nil && len(s.found) < maxJobs {
+	// A process of another node of the machine names that node's devices.
+	elsewhere := p.Node != "" && s.site.node != "" && p.Node != s.site.node
+	if s.here.jobs[p.Job] == nil && !elsewhere && len(s.found) < maxJobs {
 		p := Place{Job: p.Job, Step: p.Step}
 		if _, twice := s.found[p]; !twice {
 			s.found[p] = pid

@@ -107,6 +107,22 @@ func TestRoots(t *testing.T) {
 	h.want("version 2", "7 nvidia0")
 }
 
+// Catches GPUs of this node that are given to a job of another node on the same machine, because somebody asked for the
+// job of a process that is on no device.
+func TestProcessOfAnotherNode(t *testing.T) {
+	h := newHost(t)
+	h.start(60, "7", "batch", vars("7", "0")...)
+	write(t, filepath.Join(h.root, "proc/60/cgroup"), "6:freezer:/slurm_gn2/uid_1000/job_7/step_batch\n")
+	if err := os.RemoveAll(filepath.Join(h.root, "sys")); err != nil {
+		t.Fatal(err)
+	}
+	if w, ok := h.src.Process(60); !ok || w.Attributes["slurm.job.id"] != "7" {
+		t.Errorf("the process is of %+v, want job 7", w)
+	}
+	h.src.scan()
+	h.want("a process of another node")
+}
+
 // In a container the host's control groups may be invisible. The processes on a device
 // still tell their jobs.
 func TestNoControlGroups(t *testing.T) {

@@ -74,6 +74,7 @@ type Source struct {
 	mapsErr error
 	gone    map[string]time.Time // jobs whose control group disappeared, and when
 	found   map[Place]uint32     // processes of jobs without a control group here, one per step
+	new     map[Place]Job        // jobs that no scan has seen, as a process of theirs says
 	view    view
 	unread  error // error of reading the control group of a process
 	unreadT time.Time
@@ -98,7 +99,7 @@ func New(cfg Config) *Source {
 	cfg.Refresh = cmp.Or(cfg.Refresh, 30*time.Second)
 	cfg.StaleFor = cmp.Or(cfg.StaleFor, 15*time.Minute)
 	return &Source{
-		cfg: cfg, gone: map[string]time.Time{}, found: map[Place]uint32{},
+		cfg: cfg, gone: map[string]time.Time{}, found: map[Place]uint32{}, new: map[Place]Job{},
 		places: cgroup.NewFinder(filepath.Join(cfg.Root, "proc"), ParseCgroup),
 	}
 }
@@ -257,6 +258,10 @@ func (s *Source) scan() {
 	maps.DeleteFunc(s.found, func(p Place, pid uint32) bool { return pid != look[p] }) // later ones are for the next scan
 	s.here, s.maps, s.mapsErr = found, list, err
 	s.build()
+	maps.DeleteFunc(s.new, func(p Place, _ Job) bool {
+		_, known := s.view.jobs[p.Job]
+		return known || len(s.new) >= maxJobs
+	})
 }
 
 // Process implements workload.Source.
@@ -265,6 +270,10 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 		return workload.Workload{}, false
 	}
 	p, ok, err := s.places.Find(pid)
+	early := Job{Job: slurm.Job{ID: p.Job}}
+	if ok && err == nil {
+		early = s.early(pid, p)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // processes exit all the time
@@ -283,7 +292,7 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 	}
 	w, known := s.view.jobs[p.Job]
 	if !known {
-		w = Job{Job: slurm.Job{ID: p.Job}}.workload(s.view.cluster, nil)
+		w = early.workload(s.view.cluster, s.cfg.Teams)
 		if s.ctl != nil {
 			s.ctl.want(p.Job)
 		}
@@ -292,6 +301,29 @@ func (s *Source) Process(pid uint32) (workload.Workload, bool) {
 		w.Attributes = withStep(w.Attributes, p.Step)
 	}
 	return w, true
+}
+
+// early returns what a process says about a job that no scan has seen yet: a job that begins on a device must not have
+// other names until the next scan. A process that does not answer is asked once.
+func (s *Source) early(pid uint32, p Place) Job {
+	s.mu.Lock()
+	job, ok := s.new[p]
+	_, known := s.view.jobs[p.Job]
+	n := s.node
+	s.mu.Unlock()
+	if known || ok || n == nil {
+		return job
+	}
+	job = Job{Job: slurm.Job{ID: p.Job}}
+	if env, err := n.patient(pid); err == nil && env.JobID == p.Job {
+		job = env.job(p.Job)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.new) < maxJobs {
+		s.new[p] = job
+	}
+	return job
 }
 
 func withStep(attributes map[string]string, step string) map[string]string {

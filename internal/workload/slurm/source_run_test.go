@@ -123,6 +123,23 @@ func TestProcessOfAnotherNode(t *testing.T) {
 	h.want("a process of another node")
 }
 
+// Catches a job that is on a device before the next scan, and until then is another workload: named by its number, without
+// its user and team.
+func TestProcessOfNewJob(t *testing.T) {
+	h := newHost(t)
+	h.src.scan()
+	h.start(60, "7", "batch", vars("7", "0")...)
+	first, _ := h.src.Process(60)
+	h.src.scan()
+	later, ok := h.src.Process(60)
+	if diff := cmp.Diff(later, first); diff != "" || !ok || first.Team != "ml" {
+		t.Errorf("%+v, a job before it was scanned (-later +first):\n%s", first, diff)
+	}
+	if n := len(h.src.new); n > 0 {
+		t.Errorf("%d jobs are remembered as new", n)
+	}
+}
+
 // In a container the host's control groups may be invisible. The processes on a device
 // still tell their jobs.
 func TestNoControlGroups(t *testing.T) {

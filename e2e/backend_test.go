@@ -196,6 +196,7 @@ func (b *backend) at(expr string, when time.Time) map[string]string {
 	// The parser of pages gives a metric without a unit the unit of the previous one (3.15).
 	ignored := append([]string{"job", "instance", "__unit__"}, b.pushOnly...)
 	for _, r := range answer.Data.Result {
+		sameBounds(r.Metric)
 		for _, label := range ignored {
 			delete(r.Metric, label)
 		}
@@ -209,3 +210,10 @@ func (b *backend) at(expr string, when time.Time) map[string]string {
 }
 
 func seconds(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
+
+// sameBounds writes the bound of a bucket in one way: Prometheus has 1.0 if it scrapes, and 1 by OTLP.
+func sameBounds(labels map[string]string) {
+	if bound, err := strconv.ParseFloat(labels["le"], 64); err == nil {
+		labels["le"] = fmt.Sprint(bound)
+	}
+}

@@ -248,9 +248,7 @@ func answered(s server, query string) string {
 	for i, x := range got {
 		delete(x.Metric, "__unit__") // nobody says the unit of vLLM's
 		delete(x.Metric, "__type__")
-		if bound, err := strconv.ParseFloat(x.Metric["le"], 64); err == nil { // Prometheus writes 1.0 if it scrapes, else 1
-			x.Metric["le"] = fmt.Sprint(bound)
-		}
+		sameBounds(x.Metric)
 		lines[i] = fmt.Sprintf("%v %s", x.Metric, x.Value[1])
 	}
 	slices.Sort(lines)

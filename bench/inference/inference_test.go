@@ -3,9 +3,11 @@
 package inference
 
 import (
+	"bufio"
 	"bytes"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -56,30 +58,72 @@ func serve(t *testing.T) *pages {
 	return p
 }
 
-// receivers are the receivers that are compared, by name. None is a Collector that reads nothing.
-func receivers(hosts []string) map[string]string {
-	var targets strings.Builder
-	for _, h := range hosts {
-		fmt.Fprintf(&targets, "      - {url: \"http://%s/metrics\"}\n", h)
-	}
-	return map[string]string{
-		"none":       "  otlp: {protocols: {http: {endpoint: \"127.0.0.1:0\"}}}\n",
-		"inference":  fmt.Sprintf("  inference:\n    interval: %s\n    timeout: 1s\n    targets:\n%s", *interval, &targets),
-		"prometheus": fmt.Sprintf("  prometheus:\n    config:\n      scrape_configs:\n        - job_name: engines\n          scrape_interval: %s\n          scrape_timeout: 1s\n          static_configs: [{targets: [\"%s\"]}]\n", *interval, strings.Join(hosts, `", "`)),
-	}
+// program is what reads pages, or reads none.
+type program struct {
+	argv  []string
+	pprof string // where it says what it holds
+	reads bool
+	every time.Duration // between two readings of a page
 }
 
-// run runs a Collector with one receiver, and returns the seconds of CPU per page and its memory.
-func run(t *testing.T, p *pages, name, receiver string) (pageCost time.Duration, cpu time.Duration, anon float64) {
+// cost is what a program takes.
+type cost struct {
+	cpu  time.Duration
+	page time.Duration // of CPU
+	anon float64       // MiB of memory of its own
+	live float64       // MiB that it holds after a collection, 0 if it does not say
+}
+
+// collector returns a Collector with one receiver.
+func collector(t *testing.T, p *pages, name string) program {
 	t.Helper()
-	config := "receivers:\n" + receiver + "exporters:\n  debug: {verbosity: basic}\nservice:\n  telemetry: {metrics: {level: none}, logs: {level: error}}\n" +
-		fmt.Sprintf("  pipelines:\n    metrics: {receivers: [%s], exporters: [debug]}\n", map[bool]string{true: "otlp", false: name}[name == "none"])
+	var targets strings.Builder
+	for _, h := range p.hosts {
+		fmt.Fprintf(&targets, "      - {url: \"http://%s/metrics\"}\n", h)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := program{pprof: l.Addr().String(), reads: name != "otlp", every: *interval}
+	_ = l.Close()
+	config := "receivers:\n" + map[string]string{
+		"otlp":       "  otlp: {protocols: {http: {endpoint: \"127.0.0.1:0\"}}}\n", // reads nothing
+		"inference":  fmt.Sprintf("  inference:\n    interval: %s\n    timeout: 1s\n    targets:\n%s", *interval, &targets),
+		"prometheus": fmt.Sprintf("  prometheus:\n    config:\n      scrape_configs:\n        - job_name: engines\n          scrape_interval: %s\n          scrape_timeout: 1s\n          static_configs: [{targets: [\"%s\"]}]\n", *interval, strings.Join(p.hosts, `", "`)),
+	}[name] + "exporters:\n  debug: {verbosity: basic}\n" + fmt.Sprintf("extensions:\n  pprof: {endpoint: %q}\n", out.pprof) +
+		"service:\n  extensions: [pprof]\n  telemetry: {metrics: {level: none}, logs: {level: error}}\n" + fmt.Sprintf("  pipelines:\n    metrics: {receivers: [%s], exporters: [debug]}\n", name)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	out.argv = []string{"../../bin/gpumeter-collector", "--config", file}
+	return out
+}
+
+// agent returns an agent that reads the pages, or none.
+func agent(t *testing.T, p *pages, reads bool) program {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "gpumeter")
+	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", binary, "github.com/gpumeter/gpumeter/cmd/gpumeter").CombinedOutput(); err != nil {
+		t.Fatalf("cannot build gpumeter: %v\n%s", err, out)
+	}
+	out := program{reads: reads, every: 10 * time.Second, argv: []string{
+		binary, "agent", "--no-inference", "--interval", "10s", "--listen", "127.0.0.1:0", "--socket", "", "--state-dir", t.TempDir(), "--no-standby", "--no-cloud", "--no-workloads",
+	}}
+	for _, h := range p.hosts {
+		if reads {
+			out.argv = append(out.argv, "--inference-target", "http://"+h+"/metrics")
+		}
+	}
+	return out
+}
+
+// measure runs a program and returns what it takes.
+func (p *pages) measure(t *testing.T, what program) cost {
+	t.Helper()
 	var out bytes.Buffer
-	cmd := exec.Command("../../bin/gpumeter-collector", "--config", file)
+	cmd := exec.Command(what.argv[0], what.argv[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it ends if the benchmark is killed
 	if err := cmd.Start(); err != nil {
@@ -90,10 +134,10 @@ func run(t *testing.T, p *pages, name, receiver string) (pageCost time.Duration,
 		_ = cmd.Wait()
 	}()
 	first := p.reads.Load()
-	if name != "none" {
-		await.True(t, "ten rounds of readings", func() bool { return p.reads.Load() >= first+int64(10**engines) })
+	if what.reads {
+		await.True(t, "four rounds of readings", func() bool { return p.reads.Load() >= first+int64(4**engines) })
 	} else {
-		time.Sleep(10 * *interval)
+		time.Sleep(4 * what.every)
 	}
 	before, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
@@ -105,48 +149,81 @@ func run(t *testing.T, p *pages, name, receiver string) (pageCost time.Duration,
 	if err != nil {
 		t.Fatal(err, out.String())
 	}
-	_, anon, err = usage.Memory(cmd.Process.Pid)
+	c := cost{cpu: after - before}
+	if n := p.reads.Load() - reads; n > 0 {
+		c.page = c.cpu / time.Duration(n)
+	}
+	if _, c.anon, err = usage.Memory(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if what.pprof != "" {
+		c.live = live(t, what.pprof)
+	}
+	return c
+}
+
+// live returns the MiB that a program holds after a collection.
+func live(t *testing.T, pprof string) float64 {
+	t.Helper()
+	resp, err := http.Get("http://" + pprof + "/debug/pprof/heap?gc=1&debug=1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := p.reads.Load() - reads; n > 0 {
-		pageCost = (after - before) / time.Duration(n)
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		var n float64
+		if k, _ := fmt.Sscanf(lines.Text(), "# HeapAlloc = %f", &n); k == 1 {
+			return n / (1 << 20)
+		}
 	}
-	return pageCost, after - before, anon
+	t.Fatal("the profile has no HeapAlloc")
+	return 0
 }
 
 // The goals, for eight engines read every 10 s.
 const (
 	mostCPU    = 0.3 // % of a core
-	mostMemory = 4   // MiB
-	mostRatio  = 0.5 // of what the prometheus receiver takes
+	mostMemory = 4   // MiB more in an agent
+	mostRatio  = 0.5 // of what the prometheus receiver takes and holds
 )
 
-// TestInference prints what reading pages costs, beside the prometheus receiver.
+// TestInference prints what reading pages costs, beside the prometheus receiver and in the agent.
 func TestInference(t *testing.T) {
 	p := serve(t)
-	lines := bytes.Count(p.engine.Page(time.Now()), []byte("\n"))
-	type result struct{ cpu, anon float64 } // of the receiver: % of a core with readings every 10 s, MiB
-	all := map[string]result{}
-	text := fmt.Sprintf("\n%d engines, pages of %d lines, every %s for %s\n%-12s %12s %14s %12s\n", *engines, lines, *interval, *duration, "", "CPU a page", "CPU at 10 s", "memory MiB")
-	var idle time.Duration
-	var without float64
-	for _, name := range []string{"none", "prometheus", "inference"} {
-		page, cpu, anon := run(t, p, name, receivers(p.hosts)[name])
-		if name == "none" {
-			idle, without = cpu, anon
+	text := fmt.Sprintf("\n%d engines, pages of %d lines, every %s for %s\n%-28s %12s %14s %12s %12s\n", *engines, bytes.Count(p.engine.Page(time.Now()), []byte("\n")), *interval, *duration,
+		"", "CPU a page", "CPU at 10 s", "anonymous", "live heap")
+	all := map[string]cost{}
+	for _, name := range []string{"otlp", "prometheus", "inference"} {
+		all[name] = p.measure(t, collector(t, p, name))
+	}
+	all["agent"], all["agent, engines"] = p.measure(t, agent(t, p, false)), p.measure(t, agent(t, p, true))
+	share := func(name, without string) float64 { // % of a core with a reading every 10 s
+		s := 100 * float64(all[name].cpu-all[without].cpu) / float64(*duration)
+		if name == "prometheus" || name == "inference" {
+			s *= float64(*interval) / float64(10*time.Second)
 		}
-		share := 100 * float64(cpu-idle) / float64(*duration) * float64(*interval) / float64(10*time.Second)
-		all[name] = result{share, anon - without}
-		text += fmt.Sprintf("%-12s %12s %13.3f%% %12.1f\n", name, page.Round(time.Microsecond), share, anon)
+		return s
 	}
-	ours, theirs := all["inference"], all["prometheus"]
-	text += fmt.Sprintf("inference / prometheus: CPU %.2f, memory beyond none %.2f\n", ours.cpu/theirs.cpu, ours.anon/theirs.anon)
+	for _, row := range [][3]string{
+		{"otlp", "otlp", "Collector, reads nothing"},
+		{"prometheus", "otlp", "Collector, prometheus"},
+		{"inference", "otlp", "Collector, inference"},
+		{"agent", "agent", "agent, reads nothing"},
+		{"agent, engines", "agent", "agent, reads the engines"},
+	} {
+		c := all[row[0]]
+		text += fmt.Sprintf("%-28s %12s %13.3f%% %8.1f MiB %8.1f MiB\n", row[2], c.page.Round(time.Microsecond), share(row[0], row[1]), c.anon, c.live)
+	}
+	cpu := share("inference", "otlp") / share("prometheus", "otlp")
+	held := (all["inference"].live - all["otlp"].live) / (all["prometheus"].live - all["otlp"].live)
+	more := all["agent, engines"].anon - all["agent"].anon
+	text += fmt.Sprintf("inference / prometheus: CPU %.2f, live heap beyond that of a Collector that reads nothing %.2f\n", cpu, held)
 	t.Log(text)
-	if *engines == 8 && (ours.cpu > mostCPU || ours.anon > mostMemory) {
-		t.Errorf("8 engines take %.3f %% of a core and %.1f MiB, want at most %v %% and %v MiB", ours.cpu, ours.anon, mostCPU, mostMemory)
+	if *engines == 8 && (share("agent, engines", "agent") > mostCPU || more > mostMemory) {
+		t.Errorf("8 engines take %.3f %% of a core and %.1f MiB of an agent, want at most %v %% and %v MiB", share("agent, engines", "agent"), more, mostCPU, mostMemory)
 	}
-	if ours.cpu > mostRatio*theirs.cpu || ours.anon > mostRatio*theirs.anon {
-		t.Errorf("more than %v of what the prometheus receiver takes: CPU %.2f, memory %.2f", mostRatio, ours.cpu/theirs.cpu, ours.anon/theirs.anon)
+	if cpu > mostRatio || held > mostRatio {
+		t.Errorf("more than %v of what the prometheus receiver takes: CPU %.2f, live heap %.2f", mostRatio, cpu, held)
 	}
 }

@@ -25,6 +25,9 @@ const maxLines = 50_000
 // maxAnswer bounds what an engine says about itself.
 const maxAnswer = 1 << 20
 
+// usual is more than most answers have: a buffer that grows takes several times as much.
+const usual = 64 << 10
+
 // UserAgent is who asks.
 const UserAgent = "gpumeter"
 
@@ -122,11 +125,12 @@ func (t *Target) get(ctx context.Context, u *url.URL, accept string, limit int64
 	if kind, _, err = mime.ParseMediaType(answer.Header.Get("Content-Type")); err != nil {
 		kind = ""
 	}
-	b, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
-	if err == nil && int64(len(b)) > limit {
+	b := bytes.NewBuffer(make([]byte, 0, usual))
+	_, err = b.ReadFrom(io.LimitReader(answer.Body, limit+1))
+	if err == nil && int64(b.Len()) > limit {
 		err = fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, limit)
 	}
-	return b, kind, err
+	return b.Bytes(), kind, err
 }
 
 // Empties reports whether the page may be that of trtllm-serve which is empty once it was read, behind a proxy or not.

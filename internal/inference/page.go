@@ -67,12 +67,19 @@ func newPage(text *promtext.Text) *page {
 		p.declared[canonical(name)] = true
 	}
 	names, known := make([]string, len(text.Samples)), map[string]bool{}
+	var last string // of the samples before, which are of one family as a rule
+	var f *family
 	for i := range text.Samples {
 		s := &text.Samples[i]
-		names[i] = canonical(s.Name)
-		known[names[i]] = true
-		if base, ok := strings.CutSuffix(names[i], "_bucket"); ok && s.Get("le") != "" {
-			f := p.family(base)
+		if i == 0 || s.Name != text.Samples[i-1].Name {
+			last, f = canonical(s.Name), nil
+			known[last] = true
+		}
+		names[i] = last
+		if base, ok := strings.CutSuffix(last, "_bucket"); ok && s.Get("le") != "" {
+			if f == nil {
+				f = p.family(base)
+			}
 			f.buckets = append(f.buckets, s)
 			names[i] = ""
 		}
@@ -161,8 +168,13 @@ func (f *family) histograms() (out []series, rejected int) {
 		g.samples++
 		return g
 	}
-	for _, s := range f.buckets {
-		g := group(s)
+	var g *parts
+	for i, s := range f.buckets {
+		if i == 0 || !sameBut(s.Labels, f.buckets[i-1].Labels, "le") {
+			g = group(s)
+		} else {
+			g.samples++
+		}
 		bound, err := strconv.ParseFloat(s.Get("le"), 64)
 		if err != nil || math.IsNaN(bound) || math.IsInf(bound, -1) {
 			g.bad = true
@@ -213,7 +225,7 @@ func (g *parts) histogram() (*Buckets, error) {
 	if g.counted && g.count != g.buckets[n].count {
 		return nil, errHistogram
 	}
-	h := &Buckets{Sum: g.sum}
+	h := &Buckets{Bounds: make([]float64, 0, n), Counts: make([]uint64, 0, n+1), Sum: g.sum}
 	if math.IsInf(g.sum, 0) { // one value without bounds, or without a number, spoils the sum, and the buckets stay right
 		h.Sum = math.NaN()
 	}
@@ -271,9 +283,13 @@ func (b *Buckets) thin() *Buckets {
 	return out
 }
 
-// over returns a histogram in a unit that is so many times as large.
+// over returns a histogram in a unit that is so many times as large. Bounds may be shared, nobody changes them.
 func (b *Buckets) over(parts float64) *Buckets {
-	out := &Buckets{Bounds: slices.Clone(b.Bounds), Counts: slices.Clone(b.Counts), Count: b.Count, Sum: b.Sum / parts}
+	out := &Buckets{Bounds: b.Bounds, Counts: slices.Clone(b.Counts), Count: b.Count, Sum: b.Sum / parts}
+	if parts == 1 {
+		return out
+	}
+	out.Bounds = slices.Clone(b.Bounds)
 	for i := range out.Bounds {
 		out.Bounds[i] /= parts
 	}
@@ -303,6 +319,11 @@ func keyWithout(labels []promtext.Label, without ...string) string {
 	}
 	slices.Sort(list)
 	return strings.Join(list, "\xfe")
+}
+
+// sameBut reports whether two samples have the same labels in the same order, but for the value of one of them.
+func sameBut(a, b []promtext.Label, but string) bool {
+	return slices.EqualFunc(a, b, func(a, b promtext.Label) bool { return a.Name == b.Name && (a.Name == but || a.Value == b.Value) })
 }
 
 func label(labels []promtext.Label, name string) (string, bool) {

@@ -284,6 +284,9 @@ func (c *collector) attrs(model string, attrs []Attr) []Attr {
 		attrs = append(attrs, Attr{AttrOutcome, outcome(attrs[i].Value)})
 	}
 	slices.SortFunc(attrs, func(a, b Attr) int { return strings.Compare(a.Name, b.Name) })
+	for i := range attrs {
+		attrs[i].Value = strings.Clone(attrs[i].Value) // whoever remembers it must not keep the page
+	}
 	return attrs
 }
 

@@ -83,7 +83,8 @@ function heads(currency: string | undefined, priced: boolean, owner: boolean): H
     { key: "busy", title: "GPU busy", value: (s) => s.utilization, cell: (s) => (
         <>
           <Part value={s.utilization} />
-          {(s.sm !== null || s.tensor !== null) && <div class="muted small">{list([s.sm !== null && `SM ${f.percent(s.sm)}`, s.tensor !== null && `tensor ${f.percent(s.tensor)}`])}</div>}
+          {s.sm !== null && <div class="muted small">SM {f.percent(s.sm)}</div>}
+          {s.tensor !== null && <div class="muted small">tensor {f.percent(s.tensor)}</div>}
         </>
       ), number: true, minor: true, roomy: true },
     { key: "watts", title: "Power", value: (s) => s.watts, cell: (s) => <Under value={f.watts(s.watts)} note={s.memory === null ? null : f.bytes(s.memory)} title="power of the GPUs, and their memory in use" />, number: true, minor: true, roomy: true },
@@ -95,7 +96,11 @@ function heads(currency: string | undefined, priced: boolean, owner: boolean): H
 
 export function ServedTable({ rows, currency, owner = true, sort = "-out", setSort }: { rows: Served[]; currency?: string; owner?: boolean; sort?: string; setSort?: (s: string) => void }) {
   const priced = rows.some((s) => s.period.perMillion !== null);
-  return <Table heads={heads(currency, priced, owner)} rows={rows} sort={sort} setSort={setSort} id={keyOf} caption="Models and how they are served" />;
+  return (
+    <div class="served">
+      <Table heads={heads(currency, priced, owner)} rows={rows} sort={sort} setSort={setSort} id={keyOf} caption="Models and how they are served" />
+    </div>
+  );
 }
 
 /** ServingCharts draws a model, a workload, or all. steps: the engine has no time per token, but the time between steps. */

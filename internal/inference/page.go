@@ -35,6 +35,7 @@ type series struct {
 	labels    []promtext.Label
 	value     float64
 	histogram *Buckets
+	id        string // see key
 }
 
 // Buckets are the values of a histogram.

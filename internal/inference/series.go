@@ -11,7 +11,7 @@ import (
 // Labels that tell apart what adds up, and are no attributes.
 var (
 	// replicas are labels of copies of the same values: the ranks of one engine.
-	replicas = []string{"tp_rank", "pp_rank", "moe_ep_rank"}
+	replicas = [3]string{"tp_rank", "pp_rank", "moe_ep_rank"}
 	// ranks are labels of the engines behind one endpoint.
 	ranks = []string{"engine", "dp_rank", "WorkerId", "worker_id", "ReplicaId"}
 	// workers are those of ranks that come and go.
@@ -24,12 +24,14 @@ const maxKey = 256
 // key identifies a series among those of a point. Copies of one series have one key: which of them
 // counts changes from reading to reading.
 func (s *series) key() string {
-	key := s.family + "\xfd" + keyWithout(s.labels, append([]string{"le"}, replicas...)...)
-	if len(key) > maxKey {
-		sum := sha256.Sum256([]byte(key))
-		return string(sum[:])
+	if s.id == "" {
+		s.id = s.family + "\xfd" + keyWithout(s.labels, "le", replicas[0], replicas[1], replicas[2])
+		if len(s.id) > maxKey {
+			sum := sha256.Sum256([]byte(s.id))
+			s.id = string(sum[:])
+		}
 	}
-	return key
+	return s.id
 }
 
 // unique returns one of the series that are copies: those of the ranks of one engine. Of several the

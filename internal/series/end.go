@@ -22,6 +22,7 @@ type Memory struct {
 	Only func(pmetric.Metric) bool
 
 	last   []shown
+	places map[string]int            // in last, by identity
 	frames map[string]pmetric.Metric // metrics without points, by name
 }
 
@@ -39,7 +40,7 @@ func (m *Memory) End(md pmetric.Metrics, ts pcommon.Timestamp) {
 	before, frames := m.last, m.frames
 	there, metrics := m.remember(md)
 	for _, was := range before {
-		if there[was.identity] {
+		if _, ok := there[was.identity]; ok {
 			continue
 		}
 		to, ok := metrics[was.metric]
@@ -62,9 +63,10 @@ func (m *Memory) End(md pmetric.Metrics, ts pcommon.Timestamp) {
 
 // remember replaces the remembered series by those of md. It returns their identities and their
 // metrics by name.
-func (m *Memory) remember(md pmetric.Metrics) (there map[string]bool, metrics map[string]pmetric.Metric) {
-	there, metrics = make(map[string]bool, len(m.last)), map[string]pmetric.Metric{}
-	m.last, m.frames = make([]shown, 0, len(m.last)), map[string]pmetric.Metric{}
+func (m *Memory) remember(md pmetric.Metrics) (there map[string]int, metrics map[string]pmetric.Metric) {
+	before, places := m.last, m.places
+	there, metrics = make(map[string]int, len(before)), map[string]pmetric.Metric{}
+	m.last, m.places, m.frames = make([]shown, 0, len(before)), there, map[string]pmetric.Metric{}
 	for metric := range Metrics(md) {
 		if m.Only != nil && !m.Only(metric) {
 			continue
@@ -72,26 +74,56 @@ func (m *Memory) remember(md pmetric.Metrics) (there map[string]bool, metrics ma
 		name := metric.Name()
 		metrics[name], m.frames[name] = metric, frame(metric)
 		for p := range Points(metric) {
-			s := shown{metric: name, identity: identity(name, p.Attributes()), attrs: pcommon.NewMap(), start: p.StartTimestamp()}
-			p.Attributes().CopyTo(s.attrs)
-			if h, ok := p.(pmetric.HistogramDataPoint); ok {
+			s := shown{metric: name, identity: identity(name, p.Attributes())}
+			if i, ok := places[s.identity]; ok {
+				s = before[i]
+			} else {
+				s.attrs = pcommon.NewMap()
+				p.Attributes().CopyTo(s.attrs)
+			}
+			s.start = p.StartTimestamp()
+			if h, ok := p.(pmetric.HistogramDataPoint); ok && !equal(s.bounds, h.ExplicitBounds()) {
 				s.bounds = h.ExplicitBounds().AsRaw()
 			}
-			there[s.identity] = true
+			there[s.identity] = len(m.last)
 			m.last = append(m.last, s)
 		}
 	}
 	return there, metrics
 }
 
+func equal(a []float64, b pcommon.Float64Slice) bool {
+	if len(a) != b.Len() {
+		return false
+	}
+	for i, bound := range a {
+		if bound != b.At(i) {
+			return false
+		}
+	}
+	return true
+}
+
 // identity returns a key of the name and the attributes of a series.
 func identity(metric string, attrs pcommon.Map) string {
-	pairs := make([]string, 0, attrs.Len())
+	parts := make([][2]string, 0, 16)
+	size := len(metric)
 	for key, v := range attrs.All() {
-		pairs = append(pairs, key+"\x00"+v.AsString())
+		text := v.AsString()
+		parts = append(parts, [2]string{key, text})
+		size += 2 + len(key) + len(text)
 	}
-	slices.Sort(pairs)
-	return metric + "\x00" + strings.Join(pairs, "\x00")
+	slices.SortFunc(parts, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) }) // keys are unique
+	var b strings.Builder
+	b.Grow(size)
+	b.WriteString(metric)
+	for _, part := range parts {
+		b.WriteByte(0)
+		b.WriteString(part[0])
+		b.WriteByte(0)
+		b.WriteString(part[1])
+	}
+	return b.String()
 }
 
 // frame returns a copy of m without points.

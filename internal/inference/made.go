@@ -265,7 +265,7 @@ func (c *collector) describe(s *series, pairs ...Attr) {
 func (p *Point) describe(attrs ...Attr) {
 	for _, a := range attrs {
 		if p.Get(a.Name) == "" && len(a.Value) <= maxValue {
-			p.Attrs = append(p.Attrs, a)
+			p.Attrs = append(p.Attrs, Attr{a.Name, strings.Clone(a.Value)})
 		}
 	}
 	slices.SortFunc(p.Attrs, func(a, b Attr) int { return strings.Compare(a.Name, b.Name) })

@@ -65,7 +65,7 @@ func (p *page) signals(points []Point) Signals {
 	if s := newest(p.of("vllm_lora_requests_info")); s != nil {
 		text := promtext.Sample{Labels: s.labels}
 		limit, _ := strconv.Atoi(text.Get("max_lora"))
-		out.Adapters = &Adapters{text.Get("running_lora_adapters"), text.Get("waiting_lora_adapters"), max(limit, 0), s.value}
+		out.Adapters = &Adapters{strings.Clone(text.Get("running_lora_adapters")), strings.Clone(text.Get("waiting_lora_adapters")), max(limit, 0), s.value}
 	}
 	return out
 }

@@ -15,6 +15,8 @@
 //     were looked up, only while claims are in use.
 //   - This node every 5 minutes, metadata only.
 //
+// API is for those who need more: gpumeter why lists all pods and nodes.
+//
 // The package has its own small client. client-go would add 8 MB to the binary, and the
 // generated clientset 32 MB more. See docs/adr/0007-a-small-kubernetes-client.md.
 //

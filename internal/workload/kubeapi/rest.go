@@ -114,10 +114,10 @@ func (r *rest) open(ctx context.Context, accept string, path []string, query url
 }
 
 // get returns the JSON at path.
-func (c *Client) get(ctx context.Context, accept string, path []string, query url.Values) ([]byte, error) {
+func (r *rest) get(ctx context.Context, accept string, path []string, query url.Values) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	body, err := c.rest.open(ctx, accept, path, query)
+	body, err := r.open(ctx, accept, path, query)
 	if err != nil {
 		return nil, err
 	}

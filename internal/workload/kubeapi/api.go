@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,6 +22,9 @@ func Open(kubeconfig string) (*API, error) {
 
 // Close closes idle connections.
 func (a *API) Close() { a.rest.close() }
+
+// Namespace returns the namespace of this pod or, outside of a cluster, default.
+func (a *API) Namespace() string { return cmp.Or(a.rest.server.namespace, "default") }
 
 // AllPods are the pods of all namespaces.
 func AllPods() Resource { return Resource{Path: []string{"api", "v1", "pods"}, Kind: "Pod"} }

@@ -198,6 +198,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case faulty:
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, fault.Body)
+	case strings.Contains(r.URL.Path, "/leases") && r.Method != http.MethodGet:
+		s.writeLease(w, r)
 	case s.table(r.URL.Path) != nil && r.URL.Query().Get("watch") != "":
 		s.watch(w, r)
 	case s.table(r.URL.Path) != nil:

@@ -115,7 +115,7 @@ var layers = []struct {
 	// The receivers of the same names without the Collector.
 	{"internal/inference", []string{"internal/optional", "internal/promtext"}},
 	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
-	{"internal/scheduler", nil},
+	{"internal/scheduler", []string{"internal/optional"}},
 	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
@@ -145,7 +145,7 @@ var layers = []struct {
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
-	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/schedulerreceiver/...", []string{"internal/local", "internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", "internal/workload/kubeapi", collector, zap}},
 	{"receiver/inferencereceiver/...", []string{"internal/device", "internal/inference/...", "internal/node", "internal/promtext", "internal/rebind", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},

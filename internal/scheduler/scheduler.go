@@ -49,7 +49,7 @@ const (
 	Dependency  Reason = "dependency"  // another job has to end first
 	Later       Reason = "begin_time"  // it asked for a later start
 	License     Reason = "license"     // no license is free
-	New         Reason = "new"         // the scheduler has not looked at it yet
+	New         Reason = "new"         // the scheduler has not looked at it yet, or not since there is room
 	Other       Reason = "other"       // something else
 )
 
@@ -65,36 +65,13 @@ const (
 	LacksMemory Cause = "memory"    // the node has too little memory for them
 )
 
-// Sizes are the numbers of devices on one node for which room is counted.
-var Sizes = []int64{1, 2, 4, 8, 16}
+// DeviceState is the state of a whole device. Each is in one.
+type DeviceState string
 
-// Free is the number of free devices of each node that takes jobs.
-type Free []int64
-
-// Placeable returns how many jobs of size devices on one node fit at once.
-func (f Free) Placeable(size int64) int64 {
-	n := int64(0)
-	for _, free := range f {
-		n += free / size
-	}
-	return n
-}
-
-// Fragmentation returns the fraction of the free devices that jobs of size devices cannot
-// use; 0 means a perfect fit. ok is false if no device is free.
-func (f Free) Fragmentation(size int64) (v float64, ok bool) {
-	all := f.Sum()
-	if all == 0 {
-		return 0, false
-	}
-	return 1 - float64(size*f.Placeable(size))/float64(all), true
-}
-
-// Sum returns the number of free devices.
-func (f Free) Sum() int64 {
-	n := int64(0)
-	for _, free := range f {
-		n += free
-	}
-	return n
-}
+// The states of a device.
+const (
+	Allocated DeviceState = "allocated" // a job has it
+	Idle      DeviceState = "free"      // nobody has it, and its node takes jobs
+	Drained   DeviceState = "drained"   // nobody has it, and its node takes no new jobs
+	Down      DeviceState = "down"      // nobody has it, and it or its node is broken
+)

@@ -21,6 +21,7 @@ const (
 type Cluster struct {
 	vendors   device.Vendors
 	teamLabel string
+	waits     *Waits // nil: not measured
 
 	mu      sync.Mutex
 	pods    pods
@@ -46,15 +47,24 @@ func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken
 
 func (p *pods) len() int { return len(p.own) + len(p.rest) }
 
+// seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
+func (c *Cluster) seen(old, p *Pod, now time.Time) {
+	c.history.seen(old, p, now)
+	if c.waits != nil && c.synced.pods {
+		c.waits.seen(old, p)
+	}
+}
+
 func (p *pods) know(uid string) bool {
 	_, rest := p.rest[uid]
 	return rest || p.own[uid] != nil
 }
 
-// NewCluster returns an empty Cluster. teamLabel is the pod label that names the team; empty: none.
-func NewCluster(vendors device.Vendors, teamLabel string) *Cluster {
+// NewCluster returns an empty Cluster. teamLabel is the pod label that names the team; empty: none. waits measures how
+// long pods wait; nil: nobody does.
+func NewCluster(vendors device.Vendors, teamLabel string, waits *Waits) *Cluster {
 	return &Cluster{
-		vendors: vendors, teamLabel: teamLabel,
+		vendors: vendors, teamLabel: teamLabel, waits: waits,
 		pods: newPods(), nodes: map[string]*Node{},
 	}
 }
@@ -110,22 +120,27 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	if !c.synced.nodes {
 		return s
 	}
-	nodes := make(map[string]*Node, len(c.nodes))
+	nodes, used := make(map[string]*Node, len(c.nodes)), make(map[string]Requests, len(c.nodes))
 	for name, n := range c.nodes {
 		node := *n
 		nodes[name] = &node
 	}
-	for _, p := range s.Pods {
-		if n := nodes[p.Node]; n != nil && p.State.Has() {
-			n.Taken = n.Taken.plus(p.Requests)
+	take := func(node string, r Requests) {
+		if n := nodes[node]; n != nil {
+			used[node] = used[node].plus(r)
 			n.Running++
 		}
 	}
-	for _, t := range c.pods.rest {
-		if n := nodes[t.node]; n != nil {
-			n.Taken = n.Taken.plus(Requests{CPU: t.cpu, Memory: t.memory})
-			n.Running++
+	for _, p := range s.Pods {
+		if p.State.Has() {
+			take(p.Node, p.Requests)
 		}
+	}
+	for _, t := range c.pods.rest {
+		take(t.node, Requests{CPU: t.cpu, Memory: t.memory})
+	}
+	for name, n := range nodes {
+		n.Left = n.Allocatable.minus(used[name])
 	}
 	s.Nodes = slices.SortedFunc(maps.Values(nodes), func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 	if s.Nodes == nil {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 
@@ -77,45 +78,69 @@ func (r *Rule) holds(value string, there bool) bool {
 // Obstacle is what keeps a pod from a node.
 type Obstacle struct {
 	Reason scheduler.Reason
-	Text   string // such as "4 of 8 CPUs free"
+	Name   string // of the resource or the taint
+	// Left and Want are what the node has left of a resource, and what the pod asks for.
+	Left, Want int64
+}
+
+// String returns an obstacle in words that follow the name of the node: has 4 of 8 CPUs free.
+func (o Obstacle) String() string {
+	switch o.Reason {
+	case scheduler.Unavailable, scheduler.Affinity:
+		return o.Name
+	case scheduler.Taint:
+		return "has the taint " + o.Name
+	case scheduler.CPU:
+		return fmt.Sprintf("has %s of %s CPUs free", cpus(o.Left), cpus(o.Want))
+	case scheduler.Memory:
+		return fmt.Sprintf("has %s of %s of memory free", size(o.Left), size(o.Want))
+	case scheduler.Slots:
+		return fmt.Sprintf("has its maximum of %d pods", o.Want)
+	}
+	return fmt.Sprintf("has %d of %d %s free", o.Left, o.Want, o.Name)
 }
 
 // Obstacles returns what keeps a pod with this demand from a node: nothing if it fits. It knows resources,
 // taints, selectors and affinity to nodes. Volumes, ports, affinity to other pods and the plugins
 // of a scheduler are only in the scheduler's own words.
-func (d *Demand) Obstacles(n *Node) []Obstacle {
-	var list []Obstacle
-	add := func(reason scheduler.Reason, format string, args ...any) {
-		list = append(list, Obstacle{reason, fmt.Sprintf(format, args...)})
-	}
-	switch {
-	case !n.Ready:
-		add(scheduler.Unavailable, "is not ready")
-	case n.Cordoned:
-		add(scheduler.Unavailable, "is cordoned")
-	}
-	if t, ok := d.untolerated(n); ok && n.Open() { // cordoned nodes and those that are not ready have taints of their own
-		add(scheduler.Taint, "has the taint %s", t)
-	}
-	if !d.selects(n) {
-		add(scheduler.Affinity, "does not match the selector or affinity")
-	}
-	free := n.Free()
-	for _, name := range d.names() {
-		if want := d.Devices[name]; free.Devices[name] < want {
-			add(scheduler.Device, "has %d of %d %s free", free.Devices[name], want, name)
+func (d *Demand) Obstacles(n *Node) iter.Seq[Obstacle] {
+	return func(yield func(Obstacle) bool) {
+		switch {
+		case !n.Ready && !yield(Obstacle{Reason: scheduler.Unavailable, Name: "is not ready"}):
+			return
+		case n.Ready && n.Cordoned && !yield(Obstacle{Reason: scheduler.Unavailable, Name: "is cordoned"}):
+			return
+		}
+		// Cordoned nodes and those that are not ready have taints of their own.
+		if t, ok := d.untolerated(n); ok && n.Open() && !yield(Obstacle{Reason: scheduler.Taint, Name: t.String()}) {
+			return
+		}
+		if !d.selects(n) && !yield(Obstacle{Reason: scheduler.Affinity, Name: "does not match the selector or affinity"}) {
+			return
+		}
+		for name, want := range d.Devices {
+			if left := n.Left.Devices[name]; left < want && !yield(Obstacle{scheduler.Device, name, left, want}) {
+				return
+			}
+		}
+		if d.CPU > 0 && n.Left.CPU < d.CPU && !yield(Obstacle{scheduler.CPU, "", n.Left.CPU, d.CPU}) {
+			return
+		}
+		if d.Memory > 0 && n.Left.Memory < d.Memory && !yield(Obstacle{scheduler.Memory, "", n.Left.Memory, d.Memory}) {
+			return
+		}
+		if n.Running >= n.Pods {
+			yield(Obstacle{Reason: scheduler.Slots, Want: n.Pods})
 		}
 	}
-	if d.Requests.CPU > 0 && free.CPU < d.Requests.CPU {
-		add(scheduler.CPU, "has %s of %s CPUs free", cpus(free.CPU), cpus(d.Requests.CPU))
+}
+
+// fits reports whether nothing keeps a pod with this demand from a node.
+func (d *Demand) fits(n *Node) bool {
+	for range d.Obstacles(n) {
+		return false
 	}
-	if d.Requests.Memory > 0 && free.Memory < d.Requests.Memory {
-		add(scheduler.Memory, "has %s of %s of memory free", size(free.Memory), size(d.Requests.Memory))
-	}
-	if n.Running >= n.Pods {
-		add(scheduler.Slots, "has its maximum of %d pods", n.Pods)
-	}
-	return list
+	return true
 }
 
 // untolerated returns the first taint of a node that a pod with this demand does not tolerate.

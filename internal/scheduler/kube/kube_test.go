@@ -124,7 +124,7 @@ func at(c *Cluster, now time.Time) PodSink {
 // snapshot returns the cluster of these objects a minute after its pods were created.
 func snapshot(t testing.TB, nodes, pods []object) *Snapshot {
 	t.Helper()
-	c := NewCluster(vendors, "team")
+	c := NewCluster(vendors, "team", nil)
 	set(t, NodeSink{c}, nodes...)
 	set(t, at(c, epoch), pods...)
 	s := c.Snapshot(epoch.Add(time.Minute))
@@ -173,7 +173,7 @@ func checkWorked(t *testing.T, s *Snapshot) {
 	perNode, stranded := map[string]float64{}, map[string]int64{}
 	for _, n := range s.Nodes {
 		perNode[n.Name] = s.Unusable(n)
-		stranded[n.Name], _ = s.stranded(n, n.Free().Whole(vendors), reference)
+		stranded[n.Name], _ = s.stranded(n, n.Left.Whole(vendors), reference)
 	}
 	type numbers struct {
 		Rate      float64
@@ -182,21 +182,21 @@ func checkWorked(t *testing.T, s *Snapshot) {
 		Placeable map[int64]int64
 		Stranded  map[string]int64
 		ByCause   map[scheduler.Cause]int64
-		Devices   map[string]Devices
+		Devices   map[scheduler.DeviceState]int64
 	}
-	model := s.Nodes[0].Model
-	got := numbers{rate, perNode, map[int64]float64{}, map[int64]int64{}, stranded, r.Stranded[model], map[string]Devices{"model": r.Devices[model]}}
-	for _, k := range scheduler.Sizes {
-		got.Fragments[k], _ = r.Free[model].Fragmentation(k)
-		got.Placeable[k] = r.Free[model].Placeable(k)
+	pool := r.Pools[s.Nodes[0].Model]
+	got := numbers{rate, perNode, map[int64]float64{}, map[int64]int64{}, stranded, pool.Stranded, pool.Devices}
+	for _, k := range scheduler.Sizes() {
+		got.Fragments[k], _ = pool.Free.Fragmentation(k)
+		got.Placeable[k] = pool.Free.Placeable(k)
 	}
 	want := numbers{
 		Rate: 0.778, PerNode: map[string]float64{"gn1": 2.33, "gn2": 0.78, "gn3": 6.22},
 		Fragments: map[int64]float64{1: 0, 2: 0.167, 4: 0.333, 8: 0.333, 16: 1},
 		Placeable: map[int64]int64{1: 12, 2: 5, 4: 2, 8: 1, 16: 0},
 		Stranded:  map[string]int64{"gn1": 0, "gn2": 0, "gn3": 8},
-		ByCause:   map[scheduler.Cause]int64{scheduler.LacksCPU: 8},
-		Devices:   map[string]Devices{"model": {Allocated: 12, Free: 12}},
+		ByCause:   map[scheduler.Cause]int64{scheduler.LacksCPU: 8, scheduler.LacksMemory: 0, scheduler.NotReady: 0, scheduler.Cordoned: 0, scheduler.Tainted: 0},
+		Devices:   map[scheduler.DeviceState]int64{scheduler.Allocated: 12, scheduler.Idle: 12, scheduler.Drained: 0, scheduler.Down: 0},
 	}
 	if diff := cmp.Diff(want, got, near); diff != "" {
 		t.Errorf("room (-want +got):\n%s", diff)
@@ -209,7 +209,7 @@ func TestRealCapture(t *testing.T) {
 	if _, err := os.Stat(folder); err != nil {
 		t.Skip("no captures here")
 	}
-	c := NewCluster(vendors, "")
+	c := NewCluster(vendors, "", nil)
 	for file, to := range map[string]sink{"nodes.json": NodeSink{c}, "pods.json": at(c, epoch)} {
 		b, err := os.ReadFile(filepath.Join(folder, file))
 		if err != nil {
@@ -270,23 +270,21 @@ func TestStrandedCauses(t *testing.T) {
 		pod("b", "tolerated", 1, "8", object{"spec": object{"tolerations": []any{object{"key": "known", "operator": "Exists"}}}}),
 	})
 	r := s.Room(s.Reference())
-	want := Room{
-		Devices: map[string]Devices{"H100": {Allocated: 2, Free: 8 + 8 + 7 + 8 + 6 + 8, Drained: 8, Down: 7 + 2}},
-		Free:    map[string]scheduler.Free{"H100": {6, 8, 8, 7, 8}},
-		Stranded: map[string]map[scheduler.Cause]int64{"H100": {
-			scheduler.NotReady: 7, scheduler.Cordoned: 8, scheduler.Tainted: 8, scheduler.LacksMemory: 4,
-		}},
-	}
-	slices.Sort(want.Free["H100"])
-	slices.Sort(r.Free["H100"])
-	if diff := cmp.Diff(want, r, cmpopts.IgnoreFields(Room{}, "Unusable")); diff != "" {
-		t.Errorf("room (-want +got):\n%s", diff)
+	want := map[string]*scheduler.Pool{"H100": {
+		Devices: map[scheduler.DeviceState]int64{scheduler.Allocated: 2, scheduler.Idle: 8 + 8 + 7 + 8 + 6 + 8, scheduler.Drained: 8, scheduler.Down: 7 + 2},
+		Free:    scheduler.Free{6, 8, 8, 7, 8}, // in the order of their names
+		Stranded: map[scheduler.Cause]int64{
+			scheduler.NotReady: 7, scheduler.Cordoned: 8, scheduler.Tainted: 8, scheduler.LacksMemory: 4, scheduler.LacksCPU: 0,
+		},
+	}}
+	if diff := cmp.Diff(want, r.Pools); diff != "" {
+		t.Errorf("pools (-want +got):\n%s", diff)
 	}
 }
 
 // Catches a demand of the last day that is forgotten with its pod, counted at each event, or kept forever.
 func TestHistory(t *testing.T) {
-	c := NewCluster(vendors, "")
+	c := NewCluster(vendors, "", nil)
 	count := func(now time.Time) (n int64) {
 		for _, d := range c.Snapshot(now).Demands {
 			n += d.Pods
@@ -320,7 +318,7 @@ func TestHistory(t *testing.T) {
 
 // Catches memory that grows with the number of different pods.
 func TestHistoryIsBounded(t *testing.T) {
-	c := NewCluster(vendors, "")
+	c := NewCluster(vendors, "", nil)
 	for i := range maxDemands + 5 {
 		at(c, epoch).Put(raw(t, pod(fmt.Sprint("p", i), "", 1, fmt.Sprint(i+1))))
 	}
@@ -335,7 +333,7 @@ func FuzzObjects(f *testing.F) {
 	f.Add(raw(f, node("gn1", "64")))
 	f.Add([]byte(`{"metadata":{"uid":"u","name":"n"},"spec":{"nodeName":"n","initContainers":[{"restartPolicy":"Always","resources":{"limits":{"nvidia.com/gpu":9223372036854775807,"cpu":"1e30"}}}]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c := NewCluster(vendors, "team")
+		c := NewCluster(vendors, "team", nil)
 		NodeSink{c}.Put(b)
 		add, commit := at(c, epoch).Begin()
 		add(b)
@@ -346,9 +344,11 @@ func FuzzObjects(f *testing.F) {
 				t.Errorf("%+v", p)
 			}
 		}
-		for _, d := range s.Room(s.Reference()).Devices {
-			if d.Allocated < 0 || d.Free < 0 || d.Drained < 0 || d.Down < 0 {
-				t.Errorf("%+v", d)
+		for _, pool := range s.Room(s.Reference()).Pools {
+			for state, n := range pool.Devices {
+				if n < 0 {
+					t.Errorf("%d devices are %s", n, state)
+				}
 			}
 		}
 		at(c, epoch).Delete(b)

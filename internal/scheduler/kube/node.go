@@ -22,13 +22,10 @@ type Node struct {
 	// them unhealthy.
 	Broken int64
 
-	// Taken is what its pods take, and Running how many there are.
-	Taken   Requests
+	// Left is what its pods leave, and Running how many there are.
+	Left    Requests
 	Running int64
 }
-
-// Free returns what the node has left.
-func (n *Node) Free() Requests { return n.Allocatable.minus(n.Taken) }
 
 // Open reports whether the node takes new pods.
 func (n *Node) Open() bool { return n.Ready && !n.Cordoned }
@@ -89,6 +86,7 @@ func parseNode(b []byte, v device.Vendors) (Node, error) {
 	if n.Allocatable, err = o.Status.Allocatable.parse(v); err != nil {
 		return bad(err)
 	}
+	n.Left = n.Allocatable
 	n.Broken = max(0, capacity.Whole(v)-n.Allocatable.Whole(v))
 	if q := o.Status.Allocatable["pods"]; q != "" {
 		if n.Pods, err = q.in(ones); err != nil {

@@ -11,6 +11,11 @@ import (
 // nodes where it may run; if there is none, the devices are the reason. The scheduler's message alone cannot say: it
 // counts every node, also those without devices. What the nodes do not explain is taken from the message.
 func (s *Snapshot) Reason(p *Pod) scheduler.Reason {
+	return s.reason(p, func() scheduler.Reason { return s.obstacle(&p.Demand) })
+}
+
+// reason is Reason, with a function for what keeps the pod from nodes.
+func (s *Snapshot) reason(p *Pod, obstacle func() scheduler.Reason) scheduler.Reason {
 	switch {
 	case p.State == scheduler.Held, p.Condition == "SchedulingGated":
 		return scheduler.Gated
@@ -26,35 +31,40 @@ func (s *Snapshot) Reason(p *Pod) scheduler.Reason {
 		}
 	}
 	if s.Nodes == nil {
-		return said(verdict.Causes, func(scheduler.Reason) bool { return true })
+		return cmp.Or(said(verdict.Causes, func(scheduler.Reason) bool { return true }), scheduler.Other)
 	}
-	if r := s.obstacle(p); r != "" {
+	if r := obstacle(); r != "" {
 		return r
 	}
-	// By its devices, CPU, memory, taints and labels the pod fits: the scheduler knows of something else.
+	// By its devices, CPU, memory, taints and labels the pod fits: the scheduler knows of something else, or it
+	// has not looked since there is room.
 	modeled := []scheduler.Reason{scheduler.Device, scheduler.CPU, scheduler.Memory, scheduler.Taint, scheduler.Slots, scheduler.Unavailable}
-	return said(verdict.Causes, func(r scheduler.Reason) bool { return !slices.Contains(modeled, r) })
+	return cmp.Or(said(verdict.Causes, func(r scheduler.Reason) bool { return !slices.Contains(modeled, r) }), scheduler.New)
 }
 
-// obstacle returns what keeps a pod from the nodes with enough free devices, or nothing if it fits one.
-func (s *Snapshot) obstacle(p *Pod) scheduler.Reason {
+// obstacle returns what keeps pods of a demand from the nodes with enough free devices, or nothing if they fit one.
+func (s *Snapshot) obstacle(d *Demand) scheduler.Reason {
 	var offer, selected, allowed, roomy, open int
 	blocked := map[scheduler.Reason]int64{} // free devices of the nodes, by the first obstacle
 	for _, n := range s.Nodes {
-		if !p.offers(n) {
+		if !d.offers(n) {
 			continue
 		}
 		offer++
-		if !p.selects(n) {
+		if !d.selects(n) {
 			continue
 		}
 		selected++
-		if _, bad := p.untolerated(n); bad && n.Open() {
+		if _, bad := d.untolerated(n); bad && n.Open() {
 			continue
 		}
 		allowed++
-		list := p.Obstacles(n)
-		if slices.ContainsFunc(list, func(o Obstacle) bool { return o.Reason == scheduler.Device }) {
+		first, full := scheduler.Reason(""), false
+		for o := range d.Obstacles(n) {
+			first = cmp.Or(first, o.Reason)
+			full = full || o.Reason == scheduler.Device
+		}
+		if full {
 			continue
 		}
 		roomy++
@@ -62,11 +72,11 @@ func (s *Snapshot) obstacle(p *Pod) scheduler.Reason {
 			continue
 		}
 		open++
-		if len(list) == 0 {
+		if first == "" {
 			return ""
 		}
-		for name := range p.Devices {
-			blocked[list[0].Reason] += n.Free().Devices[name]
+		for name := range d.Devices {
+			blocked[first] += n.Left.Devices[name]
 		}
 	}
 	switch {
@@ -90,11 +100,11 @@ func (s *Snapshot) obstacle(p *Pod) scheduler.Reason {
 	return most
 }
 
-// said returns the cause of the most nodes that keep accepts, or Other.
+// said returns the cause of the most nodes that keep accepts, or nothing.
 func said(causes []Count, keep func(scheduler.Reason) bool) scheduler.Reason {
 	causes = slices.DeleteFunc(slices.Clone(causes), func(c Count) bool { return !keep(c.Reason) })
 	if len(causes) == 0 {
-		return scheduler.Other
+		return ""
 	}
 	return slices.MaxFunc(causes, func(a, b Count) int {
 		return cmp.Or(cmp.Compare(a.Nodes, b.Nodes), cmp.Compare(b.Reason, a.Reason))

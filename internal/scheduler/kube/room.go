@@ -39,53 +39,31 @@ func (s *Snapshot) Reference() Reference {
 	return Reference{median(cpu), median(memory)}
 }
 
-// Room is where there is room for pods that ask for whole devices.
-type Room struct {
-	// Devices are all whole devices by model, each in one state.
-	Devices map[string]Devices
-	// Free are the free devices of each node that takes pods, by model.
-	Free map[string]scheduler.Free
-	// Stranded are free devices that nobody can use, by model, each under one cause.
-	Stranded map[string]map[scheduler.Cause]int64
-	// Unusable is the fraction of the free devices that a demand of the last day cannot use, averaged over those
-	// demands: the measure of FGD. Absent if nothing is free, or nobody asked for devices.
-	Unusable optional.Float
-}
-
-// Devices counts devices by state.
-type Devices struct{ Allocated, Free, Drained, Down int64 }
-
-// Room returns where there is room. ref says what a device needs beside itself, so as not to be stranded.
-func (s *Snapshot) Room(ref Reference) Room {
-	r := Room{Devices: map[string]Devices{}, Free: map[string]scheduler.Free{}, Stranded: map[string]map[scheduler.Cause]int64{}}
+// Room returns where there is room for pods that ask for whole devices. ref says what a device needs beside itself, so as
+// not to be stranded.
+func (s *Snapshot) Room(ref Reference) scheduler.Room {
+	r := scheduler.Room{Pools: map[string]*scheduler.Pool{}}
 	unusable, free := 0.0, int64(0)
 	for _, n := range s.Nodes {
-		left := n.Free().Whole(s.Vendors)
+		left := n.Left.Whole(s.Vendors)
 		all := n.Allocatable.Whole(s.Vendors)
 		if all == 0 && n.Broken == 0 {
 			continue // it has parts of devices only
 		}
-		d := r.Devices[n.Model]
-		d.Allocated += all - left
-		d.Down += n.Broken
-		switch {
-		case !n.Ready:
-			d.Down += left
-		case n.Cordoned:
-			d.Drained += left
-		default:
-			d.Free += left
+		pool := r.Pools[n.Model]
+		if pool == nil {
+			pool = scheduler.NewPool(scheduler.NotReady, scheduler.Cordoned, scheduler.Tainted, scheduler.LacksCPU, scheduler.LacksMemory)
+			r.Pools[n.Model] = pool
 		}
-		r.Devices[n.Model] = d
+		pool.Devices[scheduler.Allocated] += all - left
+		pool.Devices[n.rest()] += left
+		pool.Devices[scheduler.Down] += n.Broken
 		lost, cause := s.stranded(n, left, ref)
-		if r.Stranded[n.Model] == nil {
-			r.Stranded[n.Model] = map[scheduler.Cause]int64{}
-		}
 		if lost > 0 {
-			r.Stranded[n.Model][cause] += lost
+			pool.Stranded[cause] += lost
 		}
 		if n.Open() && cause != scheduler.Tainted {
-			r.Free[n.Model] = append(r.Free[n.Model], left)
+			pool.Free = append(pool.Free, left)
 			unusable += s.Unusable(n)
 			free += left
 		}
@@ -94,6 +72,17 @@ func (s *Snapshot) Room(ref Reference) Room {
 		r.Unusable = optional.Of(unusable / float64(free))
 	}
 	return r
+}
+
+// rest returns the state of the devices that no pod has.
+func (n *Node) rest() scheduler.DeviceState {
+	switch {
+	case !n.Ready:
+		return scheduler.Down
+	case n.Cordoned:
+		return scheduler.Drained
+	}
+	return scheduler.Idle
 }
 
 // stranded returns how many of the free devices of a node nobody can use, and why.
@@ -106,15 +95,14 @@ func (s *Snapshot) stranded(n *Node, free int64, ref Reference) (int64, schedule
 	case !s.tolerated(n):
 		return free, scheduler.Tainted
 	}
-	left := n.Free()
 	usable, cause := free, scheduler.Cause("")
 	if ref.CPU > 0 {
-		if fits := left.CPU / ref.CPU; fits < usable {
+		if fits := n.Left.CPU / ref.CPU; fits < usable {
 			usable, cause = fits, scheduler.LacksCPU
 		}
 	}
 	if ref.Memory > 0 {
-		if fits := left.Memory / ref.Memory; fits < usable {
+		if fits := n.Left.Memory / ref.Memory; fits < usable {
 			usable, cause = fits, scheduler.LacksMemory
 		}
 	}
@@ -150,7 +138,7 @@ func (s *Snapshot) asked() int64 {
 //
 // "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023.
 func (s *Snapshot) Unusable(n *Node) float64 {
-	free := n.Free().Whole(s.Vendors)
+	free := n.Left.Whole(s.Vendors)
 	all, unfit := int64(0), int64(0)
 	for i := range s.Demands {
 		d := &s.Demands[i]
@@ -158,7 +146,7 @@ func (s *Snapshot) Unusable(n *Node) float64 {
 			continue
 		}
 		all += d.Pods
-		if len(d.Obstacles(n)) > 0 {
+		if !d.fits(n) {
 			unfit += d.Pods
 		}
 	}

@@ -29,7 +29,7 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 			}
 		}
 		for uid, p := range all.own {
-			c.history.seen(c.pods.own[uid], p, now)
+			c.seen(c.pods.own[uid], p, now)
 		}
 		c.pods, c.refused.pods, c.synced.pods = all, refused, true
 	}
@@ -47,7 +47,7 @@ func (s PodSink) Put(object []byte) {
 		return
 	}
 	if len(p.Devices) > 0 {
-		c.history.seen(c.pods.own[p.UID], &p, now)
+		c.seen(c.pods.own[p.UID], &p, now)
 	}
 	c.pods.put(&p)
 }
@@ -62,7 +62,8 @@ func (s PodSink) Delete(object []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
-		c.history.gone(old, now)
+		c.seen(old, &p, now) // it may have been scheduled since
+		c.history.gone(&p, now)
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)

@@ -46,6 +46,9 @@ func (s *Snapshot) Why(p *Pod) []string {
 	if reason == scheduler.Device && s.Nodes != nil && !slices.ContainsFunc(s.Nodes, p.offers) {
 		because = "no node has any"
 	}
+	if reason == scheduler.New && p.Condition != "" {
+		because = "it fits now, and the scheduler has not looked at it since"
+	}
 	lines := []string{fmt.Sprintf("%s for %s: %s.", first, p.asks(), because)}
 	if s.Nodes != nil {
 		lines = append(lines, s.inFront(p))
@@ -103,10 +106,16 @@ func (s *Snapshot) inFront(p *Pod) string {
 		if !p.offers(n) {
 			continue
 		}
-		at := near{node: n, obstacles: p.Obstacles(n)}
+		at := near{node: n, obstacles: slices.Collect(p.Obstacles(n))}
+		slices.SortStableFunc(at.obstacles, func(a, b Obstacle) int {
+			if a.Reason != b.Reason {
+				return 0
+			}
+			return cmp.Compare(a.Name, b.Name) // of several kinds of devices
+		})
 		for _, name := range p.names() {
 			all += n.Allocatable.Devices[name]
-			at.free += n.Free().Devices[name]
+			at.free += n.Left.Devices[name]
 		}
 		free += at.free
 		list = append(list, at)
@@ -123,7 +132,7 @@ func (s *Snapshot) inFront(p *Pod) string {
 	for _, n := range list[:min(len(list), shownNodes)] {
 		texts := make([]string, 0, len(n.obstacles))
 		for _, o := range n.obstacles {
-			texts = append(texts, o.Text)
+			texts = append(texts, o.String())
 		}
 		if len(texts) == 0 {
 			texts = []string{"fits by its resources, taints and labels"}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestReasons(t *testing.T) {
 
 // Catches nodes that may not be read, which must not become nodes without devices.
 func TestReasonWithoutNodes(t *testing.T) {
-	c := NewCluster(vendors, "")
+	c := NewCluster(vendors, "", nil)
 	set(t, at(c, epoch), pod("w", "", 8, "8", refused(lacksGPUAndCPU)))
 	s := c.Snapshot(epoch)
 	p := s.find(t, "w")
@@ -197,7 +198,7 @@ func TestFits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Obstacles(&n); (len(got) == 0) != want {
+		if got := slices.Collect(p.Obstacles(&n)); (len(got) == 0) != want {
 			t.Errorf("%s: obstacles %v", name, got)
 		}
 	}

@@ -17,7 +17,7 @@ func Why(ctx context.Context, api *kubeapi.API, vendors device.Vendors, namespac
 	if err != nil {
 		return nil, err
 	}
-	cluster := kube.NewCluster(vendors, "")
+	cluster := kube.NewCluster(vendors, "", nil)
 	pods, nodes := kube.PodSink{Cluster: cluster, Now: now}, kube.NodeSink{Cluster: cluster}
 	// Without all pods it is not known what the nodes have left.
 	unknown := api.List(ctx, kubeapi.AllPods(), pods)

@@ -4,11 +4,13 @@ package cli
 
 import (
 	"bytes"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/programtest"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
@@ -97,4 +99,39 @@ func TestWhy(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	t.Setenv("HOME", t.TempDir())
 	bad("set --kubeconfig", "ml/train-3")
+}
+
+// Catches a job that is asked about and not found, and an option that does not reach Slurm's programs.
+func TestWhyJob(t *testing.T) {
+	data, err := filepath.Abs("../scheduler/slurmctl/testdata/22.05")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, script := range map[string]string{
+		"squeue":   "cat " + data + "/jobs.json",
+		"scontrol": `case "$*" in *--json*) echo "unrecognized option" >&2; exit 1;; *partitions*) cat ` + data + `/partitions.txt;; esac; cat ` + data + "/nodes.txt",
+		"sdiag":    `case "$*" in *--json*) echo "unrecognized option" >&2; exit 1;; esac; cat ` + data + "/diag.txt",
+	} {
+		programtest.Write(t, filepath.Join(dir, name), "#!/bin/sh\nPATH=/usr/bin:/bin\n"+script+"\n")
+	}
+	run := func(args ...string) (string, error) {
+		var out bytes.Buffer
+		cmd := newRoot("test")
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		cmd.SetArgs(append([]string{"why", "--slurm-tools", dir}, args...))
+		err := cmd.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	got, err := run("--job", "5")
+	if !strings.HasPrefix(got, "Job 5 of ") || strings.Count(got, "\n") != 3 || !strings.Contains(got, "\nSlurm says: ") || err != nil {
+		t.Errorf("%v\n%s", err, got)
+	}
+	if _, err := run("--job", "999999"); err == nil || err.Error() != "job 999999 is not in the queue" {
+		t.Errorf("no such job: %v", err)
+	}
+	if _, err := run("--job", "7", "ml/train-3"); err == nil || !strings.Contains(err.Error(), "or a Slurm job as --job ID") {
+		t.Errorf("both: %v", err)
+	}
 }

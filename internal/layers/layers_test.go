@@ -207,7 +207,7 @@ var layers = []struct {
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
-		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
+		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/scheduler/slurmctl", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -101,12 +102,8 @@ type resourcesObject struct {
 // them in this way when a pod is created.
 func (o *resourcesObject) requests(v device.Vendors) (Requests, error) {
 	all := make(quantities, len(o.Limits)+len(o.Requests))
-	for name, q := range o.Limits {
-		all[name] = q
-	}
-	for name, q := range o.Requests {
-		all[name] = q
-	}
+	maps.Copy(all, o.Limits)
+	maps.Copy(all, o.Requests)
 	return all.parse(v)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
 )
@@ -40,7 +39,7 @@ func (s *Snapshot) Why(p *Pod) []string {
 	reason := s.Reason(p)
 	first := p.FullName() + " waits"
 	if d := s.Time.Sub(p.Created); !p.Created.IsZero() && d >= 0 {
-		first = fmt.Sprintf("%s has waited %s", p.FullName(), duration(d))
+		first = fmt.Sprintf("%s has waited %s", p.FullName(), scheduler.Duration(d))
 	}
 	because := sentences[reason]
 	if reason == scheduler.Device && s.Nodes != nil && !slices.ContainsFunc(s.Nodes, p.offers) {
@@ -64,10 +63,10 @@ func (s *Snapshot) waited(p *Pod) string {
 	}
 	var took []string
 	if d := p.Scheduled.Sub(p.Created); !p.Scheduled.IsZero() && d >= 0 {
-		took = append(took, "scheduled after "+duration(d))
+		took = append(took, "scheduled after "+scheduler.Duration(d))
 	}
 	if d := p.Started.Sub(p.Scheduled); !p.Started.IsZero() && d >= 0 {
-		took = append(took, "started "+duration(d)+" later")
+		took = append(took, "started "+scheduler.Duration(d)+" later")
 	}
 	if len(took) > 0 {
 		text += ", was " + strings.Join(took, " and ")
@@ -87,7 +86,7 @@ func (p *Pod) asks() string {
 	if p.Memory > 0 {
 		list = append(list, size(p.Memory)+" of memory")
 	}
-	return enumerate(list)
+	return scheduler.Enumerate(list)
 }
 
 // shownNodes is how many nodes are named.
@@ -137,7 +136,7 @@ func (s *Snapshot) inFront(p *Pod) string {
 		if len(texts) == 0 {
 			texts = []string{"fits by its resources, taints and labels"}
 		}
-		nodes = append(nodes, fmt.Sprintf("%s (%d free) %s", n.node.Name, n.free, enumerate(texts)))
+		nodes = append(nodes, fmt.Sprintf("%s (%d free) %s", n.node.Name, n.free, scheduler.Enumerate(texts)))
 	}
 	if more := len(list) - shownNodes; more > 0 {
 		nodes = append(nodes, fmt.Sprintf("%d more nodes have free ones", more))
@@ -184,25 +183,4 @@ func counts(list []Count) string {
 		}
 	}
 	return strings.Join(texts, "; ")
-}
-
-// enumerate joins words: a, b and c.
-func enumerate(list []string) string {
-	if n := len(list); n > 1 {
-		return strings.Join(list[:n-1], ", ") + " and " + list[n-1]
-	}
-	return strings.Join(list, "")
-}
-
-// duration returns d in its two largest units.
-func duration(d time.Duration) string {
-	switch d = d.Truncate(time.Second); {
-	case d >= 24*time.Hour:
-		return fmt.Sprintf("%dd %dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%dh %dm", d/time.Hour, d%time.Hour/time.Minute)
-	case d >= time.Minute:
-		return fmt.Sprintf("%dm %ds", d/time.Minute, d%time.Minute/time.Second)
-	}
-	return d.String()
 }

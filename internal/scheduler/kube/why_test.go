@@ -92,19 +92,25 @@ func TestMessage(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", text, diff)
 		}
 	}
-	f(lacksGPUAndCPU, Verdict{3,
+	f(lacksGPUAndCPU, Verdict{
+		3,
 		[]Count{{1, scheduler.CPU, "Insufficient cpu"}, {2, scheduler.Device, "Insufficient nvidia.com/gpu"}},
-		[]Count{{1, scheduler.Other, "Preemption is not helpful for scheduling"}, {2, scheduler.Other, "No preemption victims found for incoming pod"}}})
+		[]Count{{1, scheduler.Other, "Preemption is not helpful for scheduling"}, {2, scheduler.Other, "No preemption victims found for incoming pod"}},
+	})
 	f("0/4 nodes are available: 1 node(s) had untolerated taint {a: b, c}, 1 node(s) were unschedulable, 2 node(s) didn't match Pod's node affinity/selector.", Verdict{Nodes: 4, Causes: []Count{
-		{1, scheduler.Taint, "node(s) had untolerated taint {a: b, c}"}, {1, scheduler.Unavailable, "node(s) were unschedulable"},
+		{1, scheduler.Taint, "node(s) had untolerated taint {a: b, c}"},
+		{1, scheduler.Unavailable, "node(s) were unschedulable"},
 		{2, scheduler.Affinity, "node(s) didn't match Pod's node affinity/selector"},
 	}})
 	f("0/2 nodes are available: 1 Insufficient example.com/fpga, 1 Insufficient ephemeral-storage, 1 node(s) had volume node affinity conflict.", Verdict{Nodes: 2, Causes: []Count{
 		{1, scheduler.Resources, "Insufficient example.com/fpga"}, {1, scheduler.Storage, "Insufficient ephemeral-storage"}, {1, scheduler.Volume, "node(s) had volume node affinity conflict"},
 	}})
 	f(`persistentvolumeclaim "data" not found`, Verdict{Causes: []Count{{0, scheduler.Volume, `persistentvolumeclaim "data" not found`}}})
-	f("0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.", Verdict{2,
-		[]Count{{2, scheduler.Claim, "cannot allocate all claims"}}, []Count{{2, scheduler.Other, "Preemption is not helpful for scheduling"}}})
+	f("0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.", Verdict{
+		2,
+		[]Count{{2, scheduler.Claim, "cannot allocate all claims"}},
+		[]Count{{2, scheduler.Other, "Preemption is not helpful for scheduling"}},
+	})
 	f("no nodes available to schedule pods", Verdict{Causes: []Count{{0, scheduler.Unavailable, "no nodes available to schedule pods"}}})
 	f("", Verdict{})
 	f("99999999999999999999/3 nodes are available: 99999999999999999999 Insufficient cpu.", Verdict{Nodes: 3, Causes: []Count{{0, scheduler.CPU, "Insufficient cpu"}}})

@@ -133,8 +133,10 @@ func TestElectIgnoresClocks(t *testing.T) {
 		s := kubeapitest.New()
 		const path = "/apis/coordination.k8s.io/v1/namespaces/gpumeter/leases/scheduler"
 		renew := func(version string) {
-			s.Put(path, object{"metadata": object{"name": "scheduler", "resourceVersion": version, "labels": object{"kept": "yes"}},
-				"spec": object{"holderIdentity": "other", "leaseDurationSeconds": 30, "renewTime": "1999-01-01T00:00:00.000000Z", "leaseTransitions": 4}})
+			s.Put(path, object{
+				"metadata": object{"name": "scheduler", "resourceVersion": version, "labels": object{"kept": "yes"}},
+				"spec":     object{"holderIdentity": "other", "leaseDurationSeconds": 30, "renewTime": "1999-01-01T00:00:00.000000Z", "leaseTransitions": 4},
+			})
 		}
 		renew("1")
 		a := enter(t, s, "a")

@@ -131,9 +131,12 @@ func TestWatcherWithoutAnswers(t *testing.T) {
 		t.Helper()
 		await.NoError(t, func() error {
 			v := w.View(time.Now())
-			got := text(v)
-			if got != want || v.Err == nil != (wrong == "") || v.Err != nil && v.Err.Error() != wrong {
-				return fmt.Errorf("%s, %v; want %s, %s", got, v.Err, want, wrong)
+			said := ""
+			if v.Err != nil {
+				said = v.Err.Error()
+			}
+			if got := text(v); got != want || said != wrong {
+				return fmt.Errorf("%s, %q; want %s, %q", got, said, want, wrong)
 			}
 			return nil
 		})

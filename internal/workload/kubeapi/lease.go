@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"time"
 )
@@ -15,14 +16,16 @@ type Lease struct {
 	_               struct{}
 }
 
-// The intervals of an election, as client-go has them for the controllers of Kubernetes.
+// The intervals of an election. Those of a leader are about what client-go has for the controllers of Kubernetes.
 const (
 	// leaseFor is how long a leader is safe after it renewed the Lease.
 	leaseFor = 15 * time.Second
 	// leaseRenew is how long a leader tries to renew before it stops leading. It has stopped before another may begin.
 	leaseRenew = 10 * time.Second
-	// leaseRetry is how often the leader renews, and how often the others look.
+	// leaseRetry is how often the leader renews.
 	leaseRetry = 3 * time.Second
+	// leaseLook is how often the others look at least, twice that at most: agents of a thousand nodes may do so.
+	leaseLook = 10 * time.Second
 )
 
 // Elected is how an election stands.
@@ -39,7 +42,7 @@ type Elected struct {
 // seen from here.
 func (a *API) Elect(ctx context.Context, l Lease, lead func(context.Context), report func(Elected)) {
 	e := &election{api: a, lease: l}
-	for first := true; first || sleep(ctx, leaseRetry); first = false {
+	for pause := time.Duration(0); sleep(ctx, pause); pause = leaseLook + rand.N(leaseLook) {
 		leads, err := e.acquire(ctx)
 		if ctx.Err() != nil {
 			return

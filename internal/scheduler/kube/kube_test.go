@@ -312,6 +312,11 @@ func TestHistory(t *testing.T) {
 	f("another list", epoch, 3)
 	f("a day later", epoch.Add(23*time.Hour), 3)
 	f("more than a day later", epoch.Add(26*time.Hour), 1)
+	late := epoch.Add(26 * time.Hour)
+	at(c, late).Delete(raw(t, pod("c", "", 2, "1")))
+	f("the last one was deleted while it waited", late, 1)
+	f("a day after that", late.Add(26*time.Hour), 0)
+	set(t, at(c, late), pod("c", "", 2, "1"))
 	set(t, at(c, epoch.Add(26*time.Hour)), pod("old", "gn1", 1, "1", object{"status": object{"phase": "Failed"}}))
 	f("a pod that ended before it was seen", epoch.Add(26*time.Hour), 1)
 }

@@ -52,7 +52,7 @@ type Sink interface {
 
 // List passes all objects of a resource to a sink, once.
 func (a *API) List(ctx context.Context, of Resource, to Sink) error {
-	if _, err := a.follower(of, to, nil).list(ctx, "0"); err != nil {
+	if _, err := a.follower(of, to, nil).list(ctx, ""); err != nil {
 		return fmt.Errorf("cannot list the %s: %w", of.name(), shorten(err))
 	}
 	return nil

@@ -16,7 +16,7 @@ func podsOf(node string) Resource {
 func (c *Client) followPods(ctx context.Context) {
 	var l podList
 	f := follower{
-		rest: c.rest, resource: podsOf(c.cfg.Node),
+		rest: c.rest, resource: podsOf(c.cfg.Node), from: "0",
 		begin: func() { l = podList{} },
 		item: eachPod(func(p *podObject) {
 			switch {

@@ -59,6 +59,9 @@ func (r *Resource) query() url.Values {
 type follower struct {
 	rest     *rest
 	resource Resource
+	// from is the minimum version of the first list. "0" accepts any version, which makes the start of all agents
+	// cheap, but the server then ignores the size of a page. Empty means the newest.
+	from string
 
 	// begin is called before the first object of a list, and again if a list has to start over, item reads
 	// one object of it, and done says that the list is complete: it replaces what was known.
@@ -76,9 +79,8 @@ type follower struct {
 //
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 func (f *follower) run(ctx context.Context) {
-	// version is where a watch continues, and the minimum version of a list. "0" accepts
-	// any version, which makes the start of all agents cheap. Empty means the newest.
-	version, listed := "0", false
+	// version is where a watch continues, and the minimum version of a list.
+	version, listed := f.from, false
 	var b backoff
 	for ctx.Err() == nil {
 		var err error

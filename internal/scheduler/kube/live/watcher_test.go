@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -151,4 +153,40 @@ func TestWatcherWithoutAnswers(t *testing.T) {
 	f("nothing is known", "cannot watch the pods: the test says 503")
 	s.Heal()
 	f("1 pods, gn1 has 5 of 8 taken", "")
+}
+
+// Catches a large cluster that is listed in one piece or more than once: 10,000 pods on 1,000 nodes.
+func TestWatcherRequests(t *testing.T) {
+	s := kubeapitest.New()
+	for i := range 1000 {
+		s.PutNode(kubeapitest.Node(fmt.Sprintf("gn%03d", i), offers("8")))
+	}
+	for i := range 10_000 {
+		s.PutPod(kubeapitest.Pod(fmt.Sprintf("gn%03d", i%1000), "ml", fmt.Sprint("p", i), fmt.Sprint("u", i), asks(fmt.Sprint(i%2))))
+	}
+	url, stop := s.Serve()
+	defer stop()
+	w := watch(t, url, "first")
+	await.True(t, "all pods and nodes are known", func() bool {
+		v := w.View(time.Now())
+		return v.Snapshot != nil && len(v.Snapshot.Pods) == 5000 && len(v.Snapshot.Nodes) == 1000
+	})
+	want := map[string]int{"list of pods": 20, "list of nodes": 2, "watch of pods": 1, "watch of nodes": 1}
+	await.NoError(t, func() error {
+		got := map[string]int{}
+		for _, r := range s.Requests() {
+			path, query, _ := strings.Cut(r, "?")
+			verb := "list"
+			if strings.Contains(query, "watch=true") {
+				verb = "watch"
+			}
+			if resource, ok := strings.CutPrefix(path, "GET /api/v1/"); ok {
+				got[verb+" of "+resource]++
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("requests (-want +got):\n%s", diff)
+		}
+		return nil
+	})
 }

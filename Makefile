@@ -124,6 +124,7 @@ generate: ## what is made from metadata.yaml, from tables in the code and, with 
 	$(GO) test ./internal/local -run '^TestHardwareDocument$$' -count 1 -update
 	$(GO) test ./internal/health -run '^TestXIDDocument$$' -count 1 -update
 	$(GO) test ./internal/inference -run '^TestEnginesDocument$$' -count 1 -update
+	$(GO) test ./receiver/schedulerreceiver -run '^TestWordsDocument$$' -count 1 -update
 	$(GO) test ./internal/cli -run '^TestFlagsDocument$$' -count 1 -update
 	$(GO) test ./exporter/pageexporter -run '^TestMetricsDocument$$' -count 1 -update
 

@@ -134,7 +134,11 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 		b.receive("gpu", nil, logs)
 	}
 	if a.Scheduler.Kind != "" {
-		b.receive("scheduler", a.Scheduler.settings(c.Workloads.Slurm, a.StateDir), metrics, logs)
+		signals := []string{metrics, logs}
+		if a.Scheduler.Kind == "kubernetes" { // it has no records so far
+			signals = signals[:1]
+		}
+		b.receive("scheduler", a.Scheduler.settings(c.Workloads, resource["k8s.cluster.name"], a.StateDir), signals...)
 	}
 	if a.Receiver {
 		localOnly := []any{map[string]any{"id": "local_only"}}

@@ -13,7 +13,7 @@ import (
 )
 
 // Schedulers returns the values of Scheduler.Kind.
-func Schedulers() []string { return []string{"slurm"} }
+func Schedulers() []string { return []string{"slurm", "kubernetes"} }
 
 // Scheduler configures what one agent reports about the whole cluster.
 type Scheduler struct {
@@ -27,7 +27,7 @@ func (s *Scheduler) check(logs bool) error {
 	switch {
 	case s.Kind != "" && !slices.Contains(Schedulers(), s.Kind):
 		return fmt.Errorf("unknown --scheduler %q, must be one of %s", s.Kind, strings.Join(Schedulers(), ", "))
-	case s.Kind == "" && s.Accounting:
+	case s.Kind != "slurm" && s.Accounting:
 		return errors.New("--slurm-accounting needs --scheduler slurm")
 	case !s.Accounting && s.Prometheus != "":
 		return errors.New("--slurm-prometheus needs --slurm-accounting")
@@ -37,13 +37,19 @@ func (s *Scheduler) check(logs bool) error {
 	return nil
 }
 
-// settings returns the configuration of the scheduler receiver.
-func (s *Scheduler) settings(slurm local.Slurm, state string) map[string]any {
+// settings returns the configuration of the scheduler receiver. cluster is the name of the cluster, empty if it is
+// not known.
+func (s *Scheduler) settings(w local.Workloads, cluster, state string) map[string]any {
+	if s.Kind == "kubernetes" {
+		return map[string]any{"scheduler": s.Kind, "kubernetes": map[string]any{
+			"cluster": cluster, "kubeconfig": w.Kubeconfig, "team_label": w.TeamLabel,
+		}}
+	}
 	if state != "" {
 		state = filepath.Join(state, "accounting")
 	}
-	return map[string]any{"slurm": map[string]any{
-		"rest":       map[string]any{"address": slurm.REST, "token_file": slurm.RESTToken},
+	return map[string]any{"scheduler": s.Kind, "slurm": map[string]any{
+		"rest":       map[string]any{"address": w.Slurm.REST, "token_file": w.Slurm.RESTToken},
 		"accounting": map[string]any{"enabled": s.Accounting, "state_dir": state, "prometheus": s.Prometheus},
 	}}
 }

@@ -99,7 +99,7 @@ func (a *agentFlags) registerShared(cmd *cobra.Command) {
 	f.StringVar(&o.Identity.Cluster, "cluster", "", "cluster name, exported as k8s.cluster.name whatever the scheduler")
 	f.StringVar(&o.Identity.Node, "node-name", "", "Kubernetes node name, exported as k8s.node.name (default: $K8S_NODE_NAME, else $NODE_NAME)")
 	f.BoolVar(&a.noCloud, "no-cloud", false, "do not query the cloud metadata server for region, zone and instance type")
-	f.StringVar(&o.Scheduler.Kind, "scheduler", "", "report the jobs and nodes of the whole cluster from its scheduler ("+strings.Join(agent.Schedulers(), ", ")+"); set it on one agent per cluster")
+	f.StringVar(&o.Scheduler.Kind, "scheduler", "", "report the jobs and nodes of the whole cluster from its scheduler ("+strings.Join(agent.Schedulers(), ", ")+"); set it on one agent per cluster, or with kubernetes on several, of which one is elected")
 	f.BoolVar(&o.Scheduler.Accounting, "slurm-accounting", false, "with --scheduler slurm, send a log record for each finished job")
 	f.StringVar(&o.Scheduler.Prometheus, "slurm-prometheus", "", "`URL` of a Prometheus-compatible API that stores the agents' series; accounting reads job usage from it")
 	f.BoolVar(&o.Trace, "trace", false, "trace CUDA and NCCL calls with eBPF; needs CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE for processes of other users")

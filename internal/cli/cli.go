@@ -103,7 +103,7 @@ state and usage as OpenTelemetry and Prometheus metrics.
 	})
 	root.AddCommand(
 		newAgent(version), newCheck(), newDemo(version), newDevices(), newDoctor(), newExplain(), newHub(version), newPause(), newReport(), newSLO(), newSlurm(), newTop(), newTrace(), newUp(version),
-		newValidate(version), newComponents(), newVersion(version),
+		newValidate(version), newComponents(), newVersion(version), newWhy(),
 	)
 	return root
 }

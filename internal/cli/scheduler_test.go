@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpumeter/gpumeter/internal/await"
@@ -24,8 +25,9 @@ func TestSchedulerFlags(t *testing.T) {
 		}
 	}
 	missing := filepath.Join(t.TempDir(), "no.yaml")
-	refused(`unknown --scheduler "pbs", must be one of slurm`, "--scheduler", "pbs")
+	refused(`unknown --scheduler "pbs", must be one of slurm, kubernetes`, "--scheduler", "pbs")
 	refused("--slurm-accounting needs --scheduler slurm", "--slurm-accounting", "--otlp-file", "-")
+	refused("--slurm-accounting needs --scheduler slurm", "--scheduler", "kubernetes", "--slurm-accounting", "--otlp-file", "-")
 	refused("--slurm-prometheus needs --slurm-accounting", "--scheduler", "slurm", "--slurm-prometheus", "http://p:9090")
 	refused("set --otlp-endpoint or --otlp-file", "--scheduler", "slurm", "--slurm-accounting")
 	refused("--scheduler has no effect with --config", "--config", missing, "--scheduler", "slurm")
@@ -33,7 +35,9 @@ func TestSchedulerFlags(t *testing.T) {
 
 	type config struct {
 		Receivers map[string]struct {
-			Slurm struct {
+			Scheduler  string            `yaml:"scheduler"`
+			Kubernetes map[string]string `yaml:"kubernetes"`
+			Slurm      struct {
 				REST       map[string]string `yaml:"rest"`
 				Accounting map[string]any    `yaml:"accounting"`
 			} `yaml:"slurm"`
@@ -61,6 +65,11 @@ func TestSchedulerFlags(t *testing.T) {
 	}
 	if c := printed("--scheduler", "slurm"); !in(c, "metrics") || in(c, "logs") || c.Receivers["scheduler"].Slurm.Accounting["enabled"] != false {
 		t.Errorf("%+v", c)
+	}
+	k := printed("--scheduler", "kubernetes", "--kubeconfig", "/k", "--team-label", "team", "--cluster", "prod", "--otlp-endpoint", "http://localhost:1")
+	want := map[string]string{"kubeconfig": "/k", "team_label": "team", "cluster": "prod"}
+	if got := k.Receivers["scheduler"]; !in(k, "metrics") || in(k, "logs") || got.Scheduler != "kubernetes" || !cmp.Equal(want, got.Kubernetes) {
+		t.Errorf("%+v", k)
 	}
 	c := printed("--scheduler", "slurm", "--slurm-accounting", "--slurm-prometheus", "http://p:9090", "--slurm-rest", "http://ctl:6820", "--slurm-token", "/t", "--otlp-endpoint", "http://localhost:1")
 	s := c.Receivers["scheduler"].Slurm

@@ -134,7 +134,7 @@ func (o *slurmJobs) run(ctx context.Context, w io.Writer, sinceSet bool) error {
 	if meter != nil {
 		notes = append(notes, askPrometheus(ctx, meter, list)...)
 	} else {
-		notes = append(notes, askAgent(ctx, o.agent, list)...)
+		notes = append(notes, accounting.AskAgent(ctx, o.agent, list, "Use --prometheus URL with a Prometheus that stores the agents' series.")...)
 	}
 	if o.output == "json" {
 		return render.JobsJSON(w, list)
@@ -236,20 +236,4 @@ func askPrometheus(ctx context.Context, meter *accounting.Meter, list []accounti
 		notes = append(notes, fmt.Sprintf("Job counters already stood at %.1f GPU-hours at their first sample in Prometheus: those hours are not included here, nor in any bill.", unseen/3600))
 	}
 	return notes
-}
-
-// askAgent fills in the GPU usage from the Prometheus page of the agent on this node.
-func askAgent(ctx context.Context, address string, list []accounting.Record) []string {
-	if !slices.ContainsFunc(list, func(r accounting.Record) bool { return r.Ran() }) {
-		return nil
-	}
-	const hint = "Use --prometheus URL with a Prometheus that stores the agents' series."
-	page, err := accounting.FetchPage(ctx, address)
-	if err != nil {
-		return []string{"GPU usage is unknown: no agent responds on this node. " + hint}
-	}
-	if page.Fill(list) == 0 {
-		return []string{fmt.Sprintf("GPU usage is unknown: no job ran only on %s, the node of the queried agent. %s", cmp.Or(page.Host, "this node"), hint)}
-	}
-	return []string{fmt.Sprintf("GPU usage is from the agent on %s: only of jobs on that node alone, since the agent first saw them. %s", page.Host, hint)}
 }

@@ -35,6 +35,9 @@ type Vendor struct {
 
 	// Resources are the Kubernetes resources that stand for devices.
 	Resources []Resource
+	// ModelLabels are the labels of Kubernetes nodes that name the model of the devices, the best first.
+	// Empty: nobody sets one.
+	ModelLabels []string
 
 	// ModelPrefixes and ModelSuffixes are the parts of model names that a short name
 	// omits, such as "NVIDIA ".
@@ -100,6 +103,11 @@ func (v Vendors) Resource(name string) Resource {
 
 // CountsDevices reports whether one unit of the resource called name is a whole device.
 func (v Vendors) CountsDevices(name string) bool { return v.Resource(name).Unit == Whole }
+
+// ModelLabels returns the labels of Kubernetes nodes that name the model of their devices.
+func (v Vendors) ModelLabels() []string {
+	return v.all(func(o *Vendor) []string { return o.ModelLabels })
+}
 
 // DeviceFiles returns the device files of all vendors.
 func (v Vendors) DeviceFiles() []string {

@@ -115,7 +115,9 @@ var layers = []struct {
 	// The receivers of the same names without the Collector.
 	{"internal/inference", []string{"internal/optional", "internal/promtext"}},
 	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
-	{"internal/scheduler", []string{"internal/slurm"}},
+	{"internal/scheduler", []string{"internal/optional"}},
+	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler"}},
+	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
 	{"internal/tracer", nil},
@@ -143,7 +145,7 @@ var layers = []struct {
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
 	{"receiver/hostreceiver/...", []string{"internal/host", "internal/node", "internal/ticks", collector, zap}},
-	{"receiver/schedulerreceiver/...", []string{"internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
+	{"receiver/schedulerreceiver/...", []string{"internal/local", "internal/node", "internal/optional", "internal/query", "internal/scheduler/...", "internal/series", "internal/ticks", "internal/workload", "internal/workload/kubeapi", collector, zap}},
 	{"receiver/inferencereceiver/...", []string{"internal/device", "internal/inference/...", "internal/node", "internal/promtext", "internal/rebind", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
@@ -205,7 +207,7 @@ var layers = []struct {
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
-		"internal/scheduler/accounting", "internal/slo", "internal/tracer/...", "internal/workload", "exporter/hubexporter",
+		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/scheduler/slurmctl", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},
 	{"cmd/...", []string{"internal/cli"}},

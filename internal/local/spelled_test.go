@@ -69,7 +69,7 @@ func facts(vendors device.Vendors) []fact {
 			name, _, _ := strings.Cut(r.Name, "*")
 			part(name)
 		}
-		for _, s := range v.Services {
+		for _, s := range slices.Concat(v.ModelLabels, v.Services) {
 			part(s)
 		}
 		for _, p := range v.ModelPrefixes {

@@ -19,8 +19,25 @@ import (
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
-	// Slurm is the only scheduler so far.
-	Slurm SlurmConfig `mapstructure:"slurm"`
+	// Scheduler is slurm or kubernetes.
+	Scheduler string `mapstructure:"scheduler"`
+	// Slurm has no effect with another scheduler, and neither has Kubernetes.
+	Slurm      SlurmConfig      `mapstructure:"slurm"`
+	Kubernetes KubernetesConfig `mapstructure:"kubernetes"`
+}
+
+// The values of Config.Scheduler.
+const (
+	slurmKind      = "slurm"
+	kubernetesKind = "kubernetes"
+)
+
+// Validate implements component.ConfigValidator.
+func (c *Config) Validate() error {
+	if c.Scheduler != slurmKind && c.Scheduler != kubernetesKind {
+		return fmt.Errorf("scheduler must be %s or %s, is %q", slurmKind, kubernetesKind, c.Scheduler)
+	}
+	return nil
 }
 
 // SlurmConfig configures how a Slurm controller is queried, and for what.
@@ -127,7 +144,8 @@ func (c *SlurmConfig) client() slurmctl.Config {
 
 func createDefaultConfig() component.Config {
 	return &Config{
-		MetricsBuilderConfig: metadata.NewDefaultMetricsBuilderConfig(),
+		MetricsBuilderConfig: metadata.NewDefaultMetricsBuilderConfig(), Scheduler: slurmKind,
+		Kubernetes: KubernetesConfig{Interval: 30 * time.Second, Lease: "gpumeter-scheduler", MaxSeries: 2000},
 		Slurm: SlurmConfig{
 			Interval: time.Minute, Timeout: 20 * time.Second, MaxSeries: 2000, Histograms: true, RecordsInterval: 5 * time.Minute,
 			Accounting: AccountingConfig{Interval: time.Minute},

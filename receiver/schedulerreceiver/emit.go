@@ -47,6 +47,8 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 		up = 1
 	}
 	e.mb.RecordSlurmUpDataPoint(e.ts, up, e.cluster)
+	w := e.words()
+	w.up(s.Up)
 	for _, what := range slices.Sorted(maps.Keys(s.Requests)) {
 		e.mb.RecordSlurmRequestsDataPoint(e.ts, s.Requests[what], e.cluster, what)
 	}
@@ -58,11 +60,13 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 	if s.Jobs != nil {
 		e.jobs(slurmctl.CountJobs(s.Jobs, e.cfg.Slurm.MaxSeries), slurmctl.CountQueue(s.Jobs))
 		e.durations.Observe(s.Time, s.Jobs, 2*e.cfg.Slurm.Interval)
+		w.jobs(slurmctl.Counts(s.Jobs), e.cfg.Slurm.MaxSeries)
 	}
 	if s.Nodes != nil {
 		all, parts := slurmctl.CountNodes(s.Nodes, slurmctl.Down(s.Partitions))
 		e.nodes(all, parts)
 		e.free(parts)
+		w.room(slurmctl.Room(s.Nodes))
 	}
 	if n := s.Native; n != nil {
 		e.jobs(n.Jobs, slurmctl.Queue{Loads: n.Loads})
@@ -81,6 +85,9 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 	e.shown.End(md, e.ts) // slurm.up is always present
 	return md
 }
+
+// words returns what records the names that all schedulers share.
+func (e *emitter) words() *words { return &words{e.mb, e.ts, e.cluster, slurmKind} }
 
 func (e *emitter) jobs(counts []slurmctl.JobCount, q slurmctl.Queue) {
 	for _, c := range counts {
@@ -134,10 +141,10 @@ func (e *emitter) free(parts map[string]*slurmctl.Pool) {
 			continue
 		}
 		for _, size := range slurmctl.Sizes {
-			if v, ok := p.Fragmentation(size); ok {
+			if v, ok := p.Free.Fragmentation(size); ok {
 				e.mb.RecordSlurmPartitionGpuFragmentationDataPoint(e.ts, v, e.cluster, size, part)
 			}
-			e.mb.RecordSlurmPartitionGpuPlaceableDataPoint(e.ts, p.Placeable(size), e.cluster, size, part)
+			e.mb.RecordSlurmPartitionGpuPlaceableDataPoint(e.ts, p.Free.Placeable(size), e.cluster, size, part)
 		}
 		e.mb.RecordSlurmPartitionGpuStrandedDataPoint(e.ts, p.Stranded, e.cluster, part)
 	}

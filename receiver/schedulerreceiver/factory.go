@@ -16,6 +16,9 @@ func NewFactory() receiver.Factory {
 	s := &shared{all: map[*Config]*schedulerReceiver{}}
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+			if cfg.(*Config).Scheduler == kubernetesKind {
+				return newKubernetes(cfg.(*Config), set, next)
+			}
 			r, err := s.of(cfg.(*Config), set)
 			if err != nil {
 				return nil, err
@@ -24,6 +27,9 @@ func NewFactory() receiver.Factory {
 			return r, nil
 		}, metadata.MetricsStability),
 		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
+			if cfg.(*Config).Scheduler == kubernetesKind {
+				return noLogs{}, nil
+			}
 			r, err := s.of(cfg.(*Config), set)
 			if err != nil {
 				return nil, err

@@ -1,12 +1,9 @@
 package schedulerreceiver
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/collector/pdata/pcommon"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
@@ -81,33 +78,10 @@ func (e *emitter) startOf(name string) time.Time {
 // histograms adds how long jobs waited, ran and were suspended. The histograms are cumulative since the
 // start of the receiver and continue through failed rounds.
 func (e *emitter) histograms(to pmetric.MetricSlice) {
-	d := e.durations
-	for _, h := range []struct {
-		name, text string
-		parts      map[string]*slurmctl.Histogram
-	}{
-		{"slurm.job.wait.duration", "Time that started jobs had waited since they became eligible, each job once.", d.Wait},
-		{"slurm.job.run.duration", "Run time of finished jobs, excluding time suspended, each job once.", d.Run},
-		{"slurm.job.suspended.duration", "Time that finished jobs were suspended, each job once.", d.Suspended},
-	} {
-		if len(h.parts) == 0 {
-			continue
-		}
-		m := to.AppendEmpty()
-		m.SetName(h.name)
-		m.SetDescription(h.text)
-		m.SetUnit("s")
-		m.SetEmptyHistogram().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
-		for _, part := range slices.Sorted(maps.Keys(h.parts)) {
-			p := m.Histogram().DataPoints().AppendEmpty()
-			p.SetStartTimestamp(pcommon.NewTimestampFromTime(e.began))
-			p.SetTimestamp(e.ts)
-			p.ExplicitBounds().FromRaw(slurmctl.Bounds)
-			p.BucketCounts().FromRaw(h.parts[part].Counts)
-			p.SetCount(h.parts[part].Count)
-			p.SetSum(h.parts[part].Sum)
-			p.Attributes().PutStr("slurm.cluster", e.cluster)
-			p.Attributes().PutStr("slurm.partition", part)
-		}
-	}
+	d, labels := e.durations, map[string]string{"slurm.cluster": e.cluster}
+	put(to, append([]histogram{
+		{"slurm.job.wait.duration", "Time that started jobs had waited since they became eligible, each job once.", d.Wait, "slurm.partition", labels},
+		{"slurm.job.run.duration", "Run time of finished jobs, excluding time suspended, each job once.", d.Run, "slurm.partition", labels},
+		{"slurm.job.suspended.duration", "Time that finished jobs were suspended, each job once.", d.Suspended, "slurm.partition", labels},
+	}, e.words().waits(d.GPUWait, nil)...), e.began, e.ts)
 }

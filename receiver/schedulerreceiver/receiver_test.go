@@ -62,13 +62,15 @@ func numbers(out map[string]float64, name string, list pmetric.NumberDataPointSl
 	}
 }
 
-// labels returns the sorted attributes without slurm.cluster, which all must have.
+// labels returns the sorted attributes without the cluster, which all must have.
 func labels(attrs pcommon.Map) string {
 	raw := attrs.AsRaw()
-	if raw["slurm.cluster"] != "c" {
+	if raw["slurm.cluster"] != "c" && (raw["scheduler.cluster"] != "c" || raw["scheduler.type"] == "") {
 		return " WITHOUT ITS CLUSTER"
 	}
-	delete(raw, "slurm.cluster")
+	for _, key := range []string{"slurm.cluster", "scheduler.cluster", "scheduler.type"} {
+		delete(raw, key)
+	}
 	s := ""
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
 		s += fmt.Sprintf(" %v", raw[k])
@@ -111,6 +113,12 @@ func TestEmit(t *testing.T) {
 	e := testEmitter()
 	md := e.emit(round(0))
 	want := map[string]float64{
+		"scheduler.up": 1, "scheduler.job.count running gpu ml": 1, "scheduler.job.count pending gpu ml": 3, "scheduler.job.count finished gpu ml": 1,
+		"scheduler.job.pending.count resources gpu ml": 3, "scheduler.gpu.allocated  gpu ml": 8, "scheduler.gpu.pending  resources gpu ml": 6,
+		"scheduler.gpu.count allocated h100": 5, "scheduler.gpu.count free h100": 3, "scheduler.gpu.count drained h100": 0, "scheduler.gpu.count down h100": 0,
+		"scheduler.gpu.placeable 1 h100": 3, "scheduler.gpu.placeable 2 h100": 1, "scheduler.gpu.placeable 4 h100": 0, "scheduler.gpu.placeable 8 h100": 0, "scheduler.gpu.placeable 16 h100": 0,
+		"scheduler.gpu.fragmentation 1 h100": 0, "scheduler.gpu.fragmentation 2 h100": 1 - 2./3, "scheduler.gpu.fragmentation 4 h100": 1, "scheduler.gpu.fragmentation 8 h100": 1, "scheduler.gpu.fragmentation 16 h100": 1,
+		"scheduler.gpu.stranded cpu h100": 0, "scheduler.gpu.stranded memory h100": 0, "scheduler.gpu.stranded cordoned h100": 0, "scheduler.gpu.stranded not_ready h100": 0,
 		"slurm.up":                           1,
 		"slurm.job.count ml running gpu ann": 1, "slurm.job.count ml pending gpu bob": 3, "slurm.job.count ml completed gpu bob": 1,
 		"slurm.job.gpu.count ml running gpu ann": 8, "slurm.job.gpu.count ml pending gpu bob": 6,
@@ -259,12 +267,12 @@ func TestDown(t *testing.T) {
 	e.emit(s)
 	down := slurmctl.Snapshot{Time: began.Add(2 * time.Minute), Cluster: "c", Requests: map[string]int64{"jobs": 3}, Errors: map[string]int64{"jobs": 1}, Err: errors.New("x")}
 	got := points(e.emit(down))
-	want := map[string]float64{"slurm.up": 0, "slurm.requests jobs": 3, "slurm.refresh.errors jobs": 1}
+	want := map[string]float64{"scheduler.up": 0, "slurm.up": 0, "slurm.requests jobs": 3, "slurm.refresh.errors jobs": 1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	none := slurmctl.Snapshot{Time: began, Cluster: "c", Requests: map[string]int64{}, Errors: map[string]int64{"jobs": 4}, Err: errors.New("no Slurm")}
-	if diff := cmp.Diff(map[string]float64{"slurm.up": 0, "slurm.refresh.errors jobs": 4}, points(testEmitter().emit(none))); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"scheduler.up": 0, "slurm.up": 0, "slurm.refresh.errors jobs": 4}, points(testEmitter().emit(none))); diff != "" {
 		t.Errorf("without Slurm (-want +got):\n%s", diff)
 	}
 }
@@ -278,7 +286,7 @@ func TestHistograms(t *testing.T) {
 	e.emit(round(90))
 	md := e.emit(round(120))
 	got := points(md)
-	if got["slurm.job.wait.duration gpu"] != 2 || got["slurm.job.run.duration gpu"] != 1 || got["slurm.job.suspended.duration gpu"] != 1 {
+	if got["slurm.job.wait.duration gpu"] != 2 || got["scheduler.job.wait.duration gpu"] != 2 || got["slurm.job.run.duration gpu"] != 1 || got["slurm.job.suspended.duration gpu"] != 1 {
 		t.Errorf("%v waited, %v ran, %v were suspended", got["slurm.job.wait.duration gpu"], got["slurm.job.run.duration gpu"], got["slurm.job.suspended.duration gpu"])
 	}
 	for _, m := range md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {

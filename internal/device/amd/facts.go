@@ -17,6 +17,7 @@ var Facts = device.Vendor{
 		{Name: "amd.com/*_nps*", Unit: device.Part},    // dpx, tpx, qpx, cpx
 		{Name: "gpu.amd.com", Unit: device.Claim},
 	},
+	ModelLabels:    []string{"amd.com/gpu.product-name"}, // set by the node labeller
 	ModelPrefixes:  []string{"AMD ", "Instinct "},
 	ListsProcesses: true,
 }

@@ -14,5 +14,6 @@ var Facts = device.Vendor{
 		{Name: "gpu.intel.com/*_monitoring", Unit: device.NoDevice},
 		{Name: "gpu.intel.com", Unit: device.Claim},
 	},
+	ModelLabels:   []string{"gpu.intel.com/product"}, // set by the rules of the device plugin for node feature discovery
 	ModelPrefixes: []string{"Intel ", "Data Center GPU "},
 }

@@ -21,6 +21,8 @@ var Facts = device.Vendor{
 		{Name: "gpu.nvidia.com", Unit: device.Claim},
 		{Name: "compute-domain.nvidia.com", Unit: device.NoDevice}, // connections between GPUs of several nodes
 	},
+	// Set by GPU feature discovery, and by GKE.
+	ModelLabels:    []string{"nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"},
 	ModelPrefixes:  []string{"NVIDIA "},
 	ModelSuffixes:  []string{" 80GB HBM3", "-SXM4-80GB"}, // common on H100 and A100
 	ListsProcesses: true,

@@ -12,4 +12,5 @@ var Facts = device.Vendor{
 		{Name: "google.com/tpu", Unit: device.Whole},
 		{Name: "tpu.google.com", Unit: device.Claim},
 	},
+	ModelLabels: []string{"cloud.google.com/gke-tpu-accelerator"},
 }

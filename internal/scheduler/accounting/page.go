@@ -1,8 +1,11 @@
 package accounting
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -75,4 +78,20 @@ func (p *Page) Usage(j *Job) Usage {
 		u.Idle = optional.Of(max(0, allocated-active))
 	}
 	return u
+}
+
+// AskAgent fills in the GPU usage of the jobs from the Prometheus page of the agent on this node, and returns notes
+// about missing data. hint says how to get the rest.
+func AskAgent(ctx context.Context, address string, list []Record, hint string) []string {
+	if !slices.ContainsFunc(list, func(r Record) bool { return r.Ran() }) {
+		return nil
+	}
+	page, err := FetchPage(ctx, address)
+	if err != nil {
+		return []string{"GPU usage is unknown: no agent responds on this node. " + hint}
+	}
+	if page.Fill(list) == 0 {
+		return []string{fmt.Sprintf("GPU usage is unknown: no job ran only on %s, the node of the queried agent. %s", cmp.Or(page.Host, "this node"), hint)}
+	}
+	return []string{fmt.Sprintf("GPU usage is from the agent on %s: only of jobs on that node alone, since the agent first saw them. %s", page.Host, hint)}
 }

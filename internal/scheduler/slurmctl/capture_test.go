@@ -210,8 +210,8 @@ func TestCaptured(t *testing.T) {
 		if diff := cmp.Diff(map[GPUKey]int64{{"allocated", "h100"}: 15, {"idle", "h100"}: 1}, all.GPUs); diff != "" {
 			t.Errorf("%s%s (-want +got):\n%s", version, nodes, diff)
 		}
-		if parts["gpu"].Placeable(1) != 1 || parts["gpu"].Placeable(2) != 0 {
-			t.Errorf("%s%s: placeable(1) = %d", version, nodes, parts["gpu"].Placeable(1))
+		if parts["gpu"].Free.Placeable(1) != 1 || parts["gpu"].Free.Placeable(2) != 0 {
+			t.Errorf("%s%s: placeable(1) = %d", version, nodes, parts["gpu"].Free.Placeable(1))
 		}
 	}
 	f("slurm-real/22.05/", "squeue_json.json", "sinfo_json.json")

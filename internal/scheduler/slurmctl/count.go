@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -164,7 +165,7 @@ type Pool struct {
 	GPUs  map[GPUKey]int64
 	// Free lists the idle GPUs of each node that accepts jobs. Stranded counts those of them
 	// that no job can use because all CPUs or all memory of the node are taken.
-	Free     []int64
+	Free     scheduler.Free
 	Stranded int64
 }
 
@@ -173,28 +174,6 @@ type GPUKey struct{ State, Type string }
 
 func newPool() *Pool {
 	return &Pool{Nodes: map[string]int64{}, CPUs: map[string]int64{}, GPUs: map[GPUKey]int64{}}
-}
-
-// Placeable returns how many jobs of size GPUs on one node could start now.
-func (p *Pool) Placeable(size int64) int64 {
-	n := int64(0)
-	for _, free := range p.Free {
-		n += free / size
-	}
-	return n
-}
-
-// Fragmentation returns the fraction of the free GPUs that jobs of size GPUs cannot use; 0
-// means a perfect fit. ok is false if no GPU is free.
-func (p *Pool) Fragmentation(size int64) (v float64, ok bool) {
-	all := int64(0)
-	for _, free := range p.Free {
-		all += free
-	}
-	if all == 0 {
-		return 0, false
-	}
-	return 1 - float64(size*p.Placeable(size))/float64(all), true
 }
 
 // CountNodes counts the resources of the cluster, each device once, and of each partition,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
 
@@ -129,14 +130,14 @@ func TestFragmentation(t *testing.T) {
 		frag float64
 		fits int64
 	}{1: {0, 12}, 2: {1 - 10./12, 5}, 4: {1 - 8./12, 2}, 8: {1 - 8./12, 1}} {
-		if frag, ok := p.Fragmentation(size); !ok || math.Abs(frag-want.frag) > 1e-12 || p.Placeable(size) != want.fits {
-			t.Errorf("size %d: fragmentation %v, placeable %d", size, frag, p.Placeable(size))
+		if frag, ok := p.Free.Fragmentation(size); !ok || math.Abs(frag-want.frag) > 1e-12 || p.Free.Placeable(size) != want.fits {
+			t.Errorf("size %d: fragmentation %v, placeable %d", size, frag, p.Free.Placeable(size))
 		}
 	}
 	if p.Stranded != 8 {
 		t.Errorf("%d GPUs are stranded, want the 8 of the node without free CPUs", p.Stranded)
 	}
-	if _, ok := parts["b"].Fragmentation(1); ok || parts["b"].Placeable(1) != 0 {
+	if _, ok := parts["b"].Free.Fragmentation(1); ok || parts["b"].Free.Placeable(1) != 0 {
 		t.Error("a partition that is down has free GPUs")
 	}
 	want := map[GPUKey]int64{{"allocated", "h100"}: 12, {"idle", "h100"}: 20, {"down", "h100"}: 8, {"drained", "h100"}: 8}
@@ -160,7 +161,13 @@ func TestDurations(t *testing.T) {
 	d := NewDurations()
 	sums := func(when string, wait, run, suspended float64, waits, runs uint64) {
 		t.Helper()
-		w, r, s := histogram(d.Wait, "gpu"), histogram(d.Run, "gpu"), histogram(d.Suspended, "gpu")
+		of := func(h scheduler.Histograms) scheduler.Histogram {
+			if at := h["gpu"]; at != nil {
+				return *at
+			}
+			return scheduler.Histogram{}
+		}
+		w, r, s := of(d.Wait), of(d.Run), of(d.Suspended)
 		if w.Sum != wait || r.Sum != run || s.Sum != suspended || w.Count != waits || r.Count != runs || s.Count != runs {
 			t.Errorf("%s: waited %v (%d), ran %v (%d), suspended %v", when, w.Sum, w.Count, r.Sum, r.Count, s.Sum)
 		}

@@ -1,39 +1,18 @@
 package slurmctl
 
 import (
-	"slices"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
-
-// Bounds are the histogram bounds in seconds, from one second to seven days.
-var Bounds = []float64{1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 345600, 604800}
-
-// Histogram accumulates durations since its creation.
-type Histogram struct {
-	Counts []uint64 // len(Bounds)+1 entries
-	Count  uint64
-	Sum    float64 // seconds
-}
-
-func (h *Histogram) add(d time.Duration) {
-	if h.Counts == nil {
-		h.Counts = make([]uint64, len(Bounds)+1)
-	}
-	s := max(0, d.Seconds())
-	i, _ := slices.BinarySearch(Bounds, s)
-	h.Counts[i]++
-	h.Count++
-	h.Sum += s
-}
 
 // Durations tracks jobs across rounds. It records how long a job waited when the job
 // starts, and how long it ran and was suspended when it ends. Jobs that had already started
 // in the first round are excluded; otherwise the histograms would begin with a burst.
 type Durations struct {
-	// Histograms by partition.
-	Wait, Run, Suspended map[string]*Histogram
+	// Histograms by partition. GPUWait is Wait of the jobs with GPUs.
+	Wait, GPUWait, Run, Suspended scheduler.Histograms
 
 	known map[jobKey]jobLife
 	last  time.Time
@@ -55,7 +34,7 @@ type jobLife struct {
 
 // NewDurations returns a tracker with empty histograms.
 func NewDurations() *Durations {
-	return &Durations{Wait: map[string]*Histogram{}, Run: map[string]*Histogram{}, Suspended: map[string]*Histogram{}}
+	return &Durations{Wait: scheduler.Histograms{}, GPUWait: scheduler.Histograms{}, Run: scheduler.Histograms{}, Suspended: scheduler.Histograms{}}
 }
 
 // Observe takes the jobs of a round. A job that the controller purged between two rounds
@@ -106,7 +85,10 @@ func (d *Durations) step(life *jobLife) {
 			from = j.Submit
 		}
 		if !from.IsZero() {
-			histogram(d.Wait, j.Partition).add(j.Start.Sub(from))
+			d.Wait.Add(j.Partition, j.Start.Sub(from))
+			if j.GPUs > 0 {
+				d.GPUWait.Add(j.Partition, j.Start.Sub(from))
+			}
 		}
 	}
 	if life.ended || !j.Ended() || j.End.IsZero() {
@@ -114,8 +96,8 @@ func (d *Durations) step(life *jobLife) {
 	}
 	life.ended = true
 	suspended := suspended(j)
-	histogram(d.Suspended, j.Partition).add(suspended)
-	histogram(d.Run, j.Partition).add(j.End.Sub(j.Start) - suspended)
+	d.Suspended.Add(j.Partition, suspended)
+	d.Run.Add(j.Partition, j.End.Sub(j.Start)-suspended)
 }
 
 // suspended returns how long an ended job was suspended. Suspend is when the job last
@@ -134,16 +116,7 @@ func brief(j *slurm.Job) slurm.Job {
 		nodes = "+"
 	}
 	return slurm.Job{
-		Partition: j.Partition, State: j.State, NodeList: nodes,
+		Partition: j.Partition, State: j.State, NodeList: nodes, GPUs: j.GPUs,
 		Submit: j.Submit, Eligible: j.Eligible, Start: j.Start, End: j.End, Suspend: j.Suspend, PreSuspend: j.PreSuspend,
 	}
-}
-
-func histogram(m map[string]*Histogram, partition string) *Histogram {
-	h := m[partition]
-	if h == nil {
-		h = &Histogram{}
-		m[partition] = h
-	}
-	return h
 }

@@ -130,7 +130,7 @@ func (c *Client) lookUpClaim(ctx context.Context, q claimName) (admin map[claime
 			return nil, err
 		}
 	}
-	b, err := c.get(ctx, plainJSON, []string{"apis", "resource.k8s.io", cs.version, "namespaces", q.namespace, "resourceclaims", q.name}, nil)
+	b, err := c.rest.get(ctx, plainJSON, []string{"apis", "resource.k8s.io", cs.version, "namespaces", q.namespace, "resourceclaims", q.name}, nil)
 	if err != nil {
 		cs.version = "" // the version may change with an upgrade
 		return nil, err

@@ -89,7 +89,7 @@ func (c *Client) askDevices(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	b, err := c.get(ctx, plainJSON, []string{"apis", "resource.k8s.io", d.version, "resourceslices"},
+	b, err := c.rest.get(ctx, plainJSON, []string{"apis", "resource.k8s.io", d.version, "resourceslices"},
 		url.Values{"fieldSelector": {"spec.nodeName=" + c.cfg.Node}})
 	if notFound(err) {
 		d.version = "" // the cluster was upgraded

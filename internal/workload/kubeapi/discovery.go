@@ -31,7 +31,7 @@ func (c *Client) kind(ctx context.Context, ref ownerRef) (resource, error) {
 		if err := c.pace.wait(ctx); err != nil {
 			return resource{}, err
 		}
-		b, err := c.get(ctx, plainJSON, groupPath(ref.APIVersion), nil)
+		b, err := c.rest.get(ctx, plainJSON, groupPath(ref.APIVersion), nil)
 		if err != nil && !notFound(err) {
 			return resource{}, err
 		}
@@ -77,7 +77,7 @@ var errNoClaims = errors.New("the server has no supported version of resource.k8
 
 // claimVersion returns the version of resource.k8s.io to use.
 func (c *Client) claimVersion(ctx context.Context) (string, error) {
-	b, err := c.get(ctx, plainJSON, []string{"apis", "resource.k8s.io"}, nil)
+	b, err := c.rest.get(ctx, plainJSON, []string{"apis", "resource.k8s.io"}, nil)
 	if notFound(err) {
 		return "", errNoClaims
 	}

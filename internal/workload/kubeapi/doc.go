@@ -3,7 +3,7 @@
 // other names of claimed devices.
 //
 // It needs a service account or a kubeconfig, and the permissions below. It caches what it
-// learns, so that lookups never block, and it never writes to the API server.
+// learns, so that lookups never block, and Client never writes to the API server.
 //
 // # What it requests, and how often
 //
@@ -14,6 +14,9 @@
 //   - The ResourceSlices of this node every minute, and the ResourceClaims of devices that
 //     were looked up, only while claims are in use.
 //   - This node every 5 minutes, metadata only.
+//
+// API is for those who need more: gpumeter why lists all pods and nodes, and the scheduler receiver watches them in one
+// process per cluster, elected by a Lease.
 //
 // The package has its own small client. client-go would add 8 MB to the binary, and the
 // generated clientset 32 MB more. See docs/adr/0007-a-small-kubernetes-client.md.

@@ -1,9 +1,12 @@
 package kubeapi
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 
@@ -83,6 +86,16 @@ func (d *base64Data) UnmarshalYAML(n *yaml.Node) error {
 }
 
 var yamlLine = regexp.MustCompile(`line [0-9]+`)
+
+// Kubeconfig returns the file that kubectl would use: file, else the first of list, the value of $KUBECONFIG, else that
+// in the home folder if there is one. Otherwise it returns nothing, which means the service account of the pod.
+func Kubeconfig(file, list, home string) string {
+	own := filepath.Join(home, ".kube", "config")
+	if _, err := os.Stat(own); home == "" || err != nil {
+		own = ""
+	}
+	return cmp.Or(append(append([]string{file}, filepath.SplitList(list)...), own)...)
+}
 
 // parseKubeconfig returns the current context of a kubeconfig.
 func parseKubeconfig(b []byte) (kubeconfig, error) {

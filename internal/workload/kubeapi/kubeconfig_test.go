@@ -90,3 +90,26 @@ func TestCapture(t *testing.T) {
 		}
 	})
 }
+
+// Catches a file that kubectl would not use.
+func TestKubeconfigChoice(t *testing.T) {
+	home := t.TempDir()
+	f := func(file, list, home, want string) {
+		t.Helper()
+		if got := Kubeconfig(file, list, home); got != want {
+			t.Errorf("%q, %q and %q select %q, want %q", file, list, home, got, want)
+		}
+	}
+	f("", "", "", "")
+	f("", "", home, "")
+	own := filepath.Join(home, ".kube", "config")
+	if err := os.MkdirAll(filepath.Dir(own), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(own, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f("", "", home, own)
+	f("", "/a:/b", home, "/a")
+	f("/c", "/a:/b", home, "/c")
+}

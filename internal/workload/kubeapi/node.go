@@ -42,7 +42,7 @@ func (c *Client) pollNode(ctx context.Context) {
 }
 
 func (c *Client) askNode(ctx context.Context) error {
-	b, err := c.get(ctx, metadataOnly, []string{"api", "v1", "nodes", c.cfg.Node}, nil)
+	b, err := c.rest.get(ctx, metadataOnly, []string{"api", "v1", "nodes", c.cfg.Node}, nil)
 	if err != nil {
 		return err
 	}

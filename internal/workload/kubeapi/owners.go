@@ -277,7 +277,7 @@ func (c *Client) lookUp(ctx context.Context, q ownerQuestion) (resource string, 
 	if err := c.pace.wait(ctx); err != nil {
 		return resource, a, err
 	}
-	b, err := c.get(ctx, metadataOnly, append(path, k.Resource, q.ref.Name), nil)
+	b, err := c.rest.get(ctx, metadataOnly, append(path, k.Resource, q.ref.Name), nil)
 	if err != nil {
 		return resource, a, err
 	}

@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,6 +76,11 @@ func (r *rest) close() { r.http.CloseIdleConnections() }
 // open returns the response body for path. The error is a *statusError if the server
 // rejected the request.
 func (r *rest) open(ctx context.Context, accept string, path []string, query url.Values) (io.ReadCloser, error) {
+	return r.do(ctx, http.MethodGet, accept, path, query, nil)
+}
+
+// do sends a request. body is JSON, or nil.
+func (r *rest) do(ctx context.Context, method, accept string, path []string, query url.Values, body []byte) (io.ReadCloser, error) {
 	for _, segment := range path {
 		// Names come from objects that users create. The server rejects such names itself.
 		if segment == "" || segment == "." || segment == ".." || strings.ContainsAny(segment, "/?#%") {
@@ -82,25 +88,32 @@ func (r *rest) open(ctx context.Context, accept string, path []string, query url
 		}
 	}
 	u := r.server.url.JoinPath(path...)
+	verb := strings.ToLower(method)
 	where := u.Redacted()
 	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("cannot get %s: invalid URL", where) // err may contain a password
+		return nil, fmt.Errorf("cannot %s %s: invalid URL", verb, where) // err may contain a password
+	}
+	switch {
+	case method == http.MethodPatch:
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	case body != nil:
+		req.Header.Set("Content-Type", plainJSON)
 	}
 	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", "gpumeter")
 	if err := r.server.authorize(req); err != nil {
-		return nil, fmt.Errorf("cannot get %s: %w", where, err)
+		return nil, fmt.Errorf("cannot %s %s: %w", verb, where, err)
 	}
 	res, err := r.http.Do(req)
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // the url.Error contains the whole query
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot get %s: %w", where, err)
+		return nil, fmt.Errorf("cannot %s %s: %w", verb, where, err)
 	}
-	if res.StatusCode == http.StatusOK {
+	if res.StatusCode == http.StatusOK || res.StatusCode == http.StatusCreated {
 		return res.Body, nil
 	}
 	defer res.Body.Close()
@@ -114,10 +127,15 @@ func (r *rest) open(ctx context.Context, accept string, path []string, query url
 }
 
 // get returns the JSON at path.
-func (c *Client) get(ctx context.Context, accept string, path []string, query url.Values) ([]byte, error) {
+func (r *rest) get(ctx context.Context, accept string, path []string, query url.Values) ([]byte, error) {
+	return r.call(ctx, http.MethodGet, accept, path, query, nil)
+}
+
+// call sends a request and returns the answer.
+func (r *rest) call(ctx context.Context, method, accept string, path []string, query url.Values, object []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	body, err := c.rest.open(ctx, accept, path, query)
+	body, err := r.do(ctx, method, accept, path, query, object)
 	if err != nil {
 		return nil, err
 	}

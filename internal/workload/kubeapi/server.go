@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -25,6 +26,8 @@ type server struct {
 	url   *url.URL
 	tls   *tls.Config // nil: Go's default
 	proxy *url.URL    // nil: from the environment
+	// namespace is that of the pod, empty outside of a cluster.
+	namespace string
 
 	token          string
 	tokenFile      *tokenFile // takes precedence over token
@@ -63,6 +66,9 @@ func podServer(dir, host, port string) (server, error) {
 	}
 	if _, err := s.tokenFile.get(); err != nil {
 		return server{}, err
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "namespace")); err == nil {
+		s.namespace = strings.TrimSpace(string(b))
 	}
 	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {

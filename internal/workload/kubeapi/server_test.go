@@ -87,7 +87,7 @@ func ask(t *testing.T, s server) (string, error) {
 		t.Fatal(err)
 	}
 	defer c.rest.close()
-	b, err := c.get(t.Context(), plainJSON, []string{"who"}, nil)
+	b, err := c.rest.get(t.Context(), plainJSON, []string{"who"}, nil)
 	return string(b), err
 }
 
@@ -256,7 +256,7 @@ func TestServiceAccount(t *testing.T) {
 		}
 		defer c.rest.close()
 		ask := func() {
-			c.get(t.Context(), plainJSON, []string{"api", "v1"}, nil)
+			c.rest.get(t.Context(), plainJSON, []string{"api", "v1"}, nil)
 		}
 		ask()
 		write(t, dir, "token", "two")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -15,15 +16,15 @@ import (
 )
 
 const (
-	// listTimeout bounds one page of pods. A server that has to read all pods of a large
+	// listTimeout bounds one page of a list. A server that has to read all pods of a large
 	// cluster takes a while.
 	listTimeout = time.Minute
 	pageSize    = 500
 	// maxPages bounds a list that never ends.
 	maxPages = 200
-	// maxObject bounds one pod. etcd accepts 1.5 MiB.
+	// maxObject bounds one object. etcd accepts 1.5 MiB.
 	maxObject = 4 << 20
-	// maxList bounds one list response, of which only one pod is held in memory at a time.
+	// maxList bounds one list response, of which only one object is held in memory at a time.
 	maxList = 256 << 20
 
 	// A watch is requested for 5 to 10 minutes, so that watches do not all end at once. A
@@ -35,34 +36,69 @@ const (
 	watchLong  = time.Minute
 )
 
-var podsPath = []string{"api", "v1", "pods"}
+// Resource is a kind of object of the API server.
+type Resource struct {
+	Path  []string   // such as api, v1, pods
+	Kind  string     // of one object, such as Pod
+	Query url.Values // selectors; nil: all objects
+	_     struct{}   // enforces keyed literals
+}
 
-// followPods keeps the pods current until ctx is done: it lists them, and then watches for
+// name returns what an error calls the objects: pods.
+func (r *Resource) name() string { return r.Path[len(r.Path)-1] }
+
+func (r *Resource) query() url.Values {
+	q := maps.Clone(r.Query)
+	if q == nil {
+		q = url.Values{}
+	}
+	return q
+}
+
+// follower keeps a copy of the objects of a resource current.
+type follower struct {
+	rest     *rest
+	resource Resource
+	// from is the minimum version of the first list. "0" accepts any version, which makes the start of all agents
+	// cheap, but the server then ignores the size of a page. Empty means the newest.
+	from string
+
+	// begin is called before the first object of a list, and again if a list has to start over, item reads
+	// one object of it, and done says that the list is complete: it replaces what was known.
+	begin func()
+	item  func(*values) error
+	done  func()
+	// change takes a change, and returns the version of the object.
+	change func(kind string, object json.RawMessage) (version string, err error)
+	// report is called with the result of each list, and of watches as far as they say something new.
+	report func(context.Context, error)
+}
+
+// run keeps the objects current until ctx is done: it lists them, and then watches for
 // changes.
 //
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
-func (c *Client) followPods(ctx context.Context) {
-	// version is where a watch continues, and the minimum version of a list. "0" accepts
-	// any version, which makes the start of all agents cheap. Empty means the newest.
-	version, listed := "0", false
+func (f *follower) run(ctx context.Context) {
+	// version is where a watch continues, and the minimum version of a list.
+	version, listed := f.from, false
 	var b backoff
 	for ctx.Err() == nil {
 		var err error
 		if !listed {
-			if version, err = c.listPods(ctx, version); err == nil {
+			if version, err = f.list(ctx, version); err == nil {
 				listed = true
 			}
-			c.health.set(ctx, Pods, err)
+			f.report(ctx, err)
 		}
 		if listed {
 			began := time.Now()
-			version, listed, err = c.watchPods(ctx, version)
+			version, listed, err = f.watch(ctx, version)
 			took := time.Since(began)
 			if took >= watchLong || err == nil && took >= watchShort {
 				b.next(nil)
 			}
 			if err == nil && took < watchShort {
-				err = errors.New("watch of the pods ended at once")
+				err = fmt.Errorf("watch of the %s ended at once", f.resource.name())
 			}
 		}
 		if expired(err) {
@@ -74,69 +110,47 @@ func (c *Client) followPods(ctx context.Context) {
 	}
 }
 
-func (c *Client) podQuery() url.Values {
-	return url.Values{"fieldSelector": {"spec.nodeName=" + c.cfg.Node}}
-}
-
-// listPods replaces what is known by a list at least as new as version, and returns the
+// list replaces what is known by a list at least as new as version, and returns the
 // version of that list, or the given version on failure.
-func (c *Client) listPods(ctx context.Context, version string) (string, error) {
-	q := c.podQuery()
+func (f *follower) list(ctx context.Context, version string) (string, error) {
+	q := f.resource.query()
 	if version != "" {
 		q.Set("resourceVersion", version)
 	}
 	if version == "" || version == "0" { // with another version, paging would mean exactly that version
 		q.Set("limit", strconv.Itoa(pageSize))
 	}
-	var l podList
+	f.begin()
 	for range maxPages {
-		page, err := c.listPage(ctx, q, &l)
+		page, err := f.page(ctx, q)
 		if expired(err) && q.Has("continue") {
 			// The rest of the list has expired. An unpaged list cannot expire.
-			l = podList{}
-			q = c.podQuery()
+			f.begin()
+			q = f.resource.query()
 			continue
 		}
 		if err != nil {
 			return version, err
 		}
 		if page.Continue == "" {
-			c.pods.replace(l.pods, l.refused)
+			f.done()
 			return page.ResourceVersion, nil
 		}
 		q.Set("continue", page.Continue)
 		q.Del("resourceVersion") // the token contains it
 	}
-	return version, fmt.Errorf("list of the pods has more than %d pages: %w", maxPages, errNonsense)
+	return version, fmt.Errorf("list of the %s has more than %d pages: %w", f.resource.name(), maxPages, errNonsense)
 }
 
-// podList is the pods of the pages so far.
-type podList struct {
-	pods    []*pod
-	refused int
-}
-
-func (c *Client) listPage(ctx context.Context, q url.Values, l *podList) (listMeta, error) {
+func (f *follower) page(ctx context.Context, q url.Values) (listMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	body, err := c.rest.open(ctx, plainJSON, podsPath, q)
+	body, err := f.rest.open(ctx, plainJSON, f.resource.Path, q)
 	if err != nil {
 		return listMeta{}, err
 	}
 	defer body.Close()
-	page, err := decodePods(&bounded{body, maxList}, func(p *podObject) {
-		switch {
-		case p.Spec.NodeName != c.cfg.Node: // a server or proxy that ignores the selector
-		case len(l.pods) >= maxPods:
-			l.refused++
-		default:
-			l.pods = append(l.pods, c.pods.strip(p))
-		}
-	})
-	if errors.Is(err, errTooLong) {
-		c.pods.refuse()
-	}
-	return page, err
+	return decodeList(&bounded{body, maxList}, &f.resource, f.item)
 }
 
 // listMeta is the metadata of a page.
@@ -212,8 +226,8 @@ func (v *values) delim(want json.Delim) (ok bool, err error) {
 	return true, nil
 }
 
-// decodePods decodes a page of a pod list, one pod at a time.
-func decodePods(r io.Reader, each func(*podObject)) (listMeta, error) {
+// decodeList decodes a page of a list, one object at a time.
+func decodeList(r io.Reader, of *Resource, item func(*values) error) (listMeta, error) {
 	var page listMeta
 	var kind string
 	v := newValues(r)
@@ -224,17 +238,17 @@ func decodePods(r io.Reader, each func(*podObject)) (listMeta, error) {
 		case "metadata":
 			return v.next(&page)
 		case "items":
-			return v.items(each)
+			return v.items(item)
 		default:
 			return v.next(new(json.RawMessage))
 		}
 	})
 	if err != nil {
-		return listMeta{}, unreadable("the list of pods", err)
+		return listMeta{}, unreadable("the list of "+of.name(), err)
 	}
-	if kind != "PodList" || page.ResourceVersion == "" {
-		// Anything else must not be mistaken for a node without pods.
-		return listMeta{}, fmt.Errorf("cannot read the list of pods: %w: a %q of version %q", errNonsense, kind, page.ResourceVersion)
+	if kind != of.Kind+"List" || page.ResourceVersion == "" {
+		// Anything else must not be mistaken for a server without such objects.
+		return listMeta{}, fmt.Errorf("cannot read the list of %s: %w: a %q of version %q", of.name(), errNonsense, kind, page.ResourceVersion)
 	}
 	return page, nil
 }
@@ -259,71 +273,87 @@ func (v *values) fields(value func(key string) error) error {
 	return err
 }
 
-func (v *values) items(each func(*podObject)) error {
+func (v *values) items(item func(*values) error) error {
 	ok, err := v.delim('[')
 	if err != nil || !ok {
 		return err
 	}
 	for v.More() {
-		var p podObject
-		if err := v.next(&p); err != nil {
+		if err := item(v); err != nil {
 			return err
 		}
-		if err := p.check(); err != nil {
-			return err
-		}
-		each(&p)
 	}
 	_, err = v.delim(']')
 	return err
 }
 
-// watchPods applies changes since version until the watch ends, and returns how far it got.
-// more reports whether a watch can continue there; otherwise the pods must be listed again.
-func (c *Client) watchPods(parent context.Context, version string) (last string, more bool, err error) {
+// watch applies changes since version until the watch ends, and returns how far it got.
+// more reports whether a watch can continue there; otherwise the objects must be listed again.
+func (f *follower) watch(parent context.Context, version string) (last string, more bool, err error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	length := watchAtLeast + rand.N(watchAtLeast)
 	// A server ends a watch after the requested time. A server that hangs does not.
 	end := time.AfterFunc(length+watchGrace, cancel)
 	defer end.Stop()
-	q := c.podQuery()
+	q := f.resource.query()
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
 	q.Set("resourceVersion", version)
 	q.Set("timeoutSeconds", strconv.Itoa(int(length/time.Second)))
-	body, err := c.rest.open(ctx, plainJSON, podsPath, q)
+	body, err := f.rest.open(ctx, plainJSON, f.resource.Path, q)
 	if err != nil {
 		if !expired(err) { // only requires a new list
-			c.health.set(parent, Pods, err)
+			f.report(parent, err)
 		}
 		return version, mayGoOn(err), err
 	}
 	defer body.Close()
-	c.health.set(parent, Pods, nil)
+	f.report(parent, nil)
 	for v := newValues(body); ; {
 		var raw json.RawMessage
 		err := v.next(&raw)
 		if errors.Is(err, io.EOF) || err != nil && ctx.Err() != nil {
 			return version, true, nil
 		}
-		var e event
+		var at string
 		if err != nil {
-			err = unreadable("the watch of the pods", err)
-		} else if e, err = parseEvent(raw); err == nil {
-			version = cmp.Or(e.pod.Metadata.ResourceVersion, version)
-			c.take(e)
+			err = unreadable("the watch of the "+f.resource.name(), err)
+		} else if at, err = f.take(raw); err == nil {
+			version = cmp.Or(at, version)
 			continue
-		}
-		if errors.Is(err, errTooLong) {
-			c.pods.refuse()
 		}
 		broken := errors.Is(err, errNonsense) || code(err) != 0
 		if broken && !expired(err) {
-			c.health.set(parent, Pods, err)
+			f.report(parent, err)
 		}
 		return version, !broken, err
 	}
+}
+
+// take applies one value of a watch and returns its version.
+func (f *follower) take(raw []byte) (string, error) {
+	kind, object, err := parseFrame(raw)
+	if err != nil {
+		return "", err
+	}
+	if kind == bookmark {
+		return versionOf(object)
+	}
+	return f.change(kind, object)
+}
+
+// versionOf returns the version of any object.
+func versionOf(object []byte) (string, error) {
+	var o struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(object, &o); err != nil {
+		return "", unreadable("an object of a watch", err)
+	}
+	return o.Metadata.ResourceVersion, nil
 }
 
 // mayGoOn reports whether the same watch may be requested again after err: the server was
@@ -331,22 +361,6 @@ func (c *Client) watchPods(parent context.Context, version string) (last string,
 func mayGoOn(err error) bool {
 	c := code(err)
 	return !expired(err) && (c == 0 || c == http.StatusTooManyRequests || c >= 500)
-}
-
-func (c *Client) take(e event) {
-	switch {
-	case e.kind == bookmark:
-	case e.kind == deleted:
-		c.pods.remove(c.pods.strip(&e.pod))
-	case e.pod.Spec.NodeName == c.cfg.Node: // the selector again
-		c.pods.update(c.pods.strip(&e.pod))
-	}
-}
-
-// event is a change of a pod.
-type event struct {
-	kind string
-	pod  podObject
 }
 
 // Event types of a watch, including errors.
@@ -358,36 +372,26 @@ const (
 	failed   = "ERROR"
 )
 
-// parseEvent parses one value of a watch. The error is a *statusError if the event is one.
-func parseEvent(b []byte) (event, error) {
+// parseFrame parses one value of a watch. The error is a *statusError if the value is one.
+func parseFrame(b []byte) (kind string, object json.RawMessage, err error) {
 	var frame struct {
 		Type   string          `json:"type"`
 		Object json.RawMessage `json:"object"`
 	}
 	if err := json.Unmarshal(b, &frame); err != nil {
-		return event{}, unreadable("an event of a pod", err)
+		return "", nil, unreadable("an event of a watch", err)
 	}
-	e := event{kind: frame.Type}
 	switch frame.Type {
 	case failed:
 		var status struct {
 			Code int `json:"code"`
 		}
 		if err := json.Unmarshal(frame.Object, &status); err != nil {
-			return event{}, unreadable("an error of a watch", err)
+			return "", nil, unreadable("an error of a watch", err)
 		}
-		return event{}, parseStatus(frame.Object, cmp.Or(status.Code, http.StatusInternalServerError), "")
+		return "", nil, parseStatus(frame.Object, cmp.Or(status.Code, http.StatusInternalServerError), "")
 	case added, modified, deleted, bookmark:
-	default:
-		return event{}, fmt.Errorf("cannot parse a watch event: %w: its type is %.20q", errNonsense, frame.Type)
+		return frame.Type, frame.Object, nil
 	}
-	if err := json.Unmarshal(frame.Object, &e.pod); err != nil {
-		return event{}, unreadable("a pod", err)
-	}
-	if frame.Type != bookmark {
-		if err := e.pod.check(); err != nil {
-			return event{}, err
-		}
-	}
-	return e, nil
+	return "", nil, fmt.Errorf("cannot parse a watch event: %w: its type is %.20q", errNonsense, frame.Type)
 }

@@ -270,12 +270,18 @@ func TestParseStatus(t *testing.T) {
 	}
 }
 
+// decodePage decodes a page of pods.
+func decodePage(r io.Reader, each func(*podObject)) (listMeta, error) {
+	of := podsOf("node1")
+	return decodeList(r, &of, eachPod(each))
+}
+
 // An incomplete page, or anything else, must not be mistaken for a node without pods.
 func TestDecodePods(t *testing.T) {
 	f := func(text string, want int, wrong string) {
 		t.Helper()
 		n := 0
-		page, err := decodePods(strings.NewReader(text), func(*podObject) { n++ })
+		page, err := decodePage(strings.NewReader(text), func(*podObject) { n++ })
 		if wrong == "" && (err != nil || page.ResourceVersion != "5") || wrong != "" && (err == nil || !strings.Contains(err.Error(), wrong)) || n != want {
 			t.Errorf("%.60s: %d pods, %v; want %d, %q", text, n, err, want, wrong)
 		}
@@ -311,7 +317,7 @@ func FuzzDecodePods(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		page, err := decodePods(bytes.NewReader(b), func(p *podObject) {
+		page, err := decodePage(bytes.NewReader(b), func(p *podObject) {
 			if s := c.pods.strip(p); s.UID == "" || s.Name == "" {
 				t.Error("a pod without a name")
 			}
@@ -322,19 +328,26 @@ func FuzzDecodePods(f *testing.F) {
 	})
 }
 
-func FuzzParseEvent(f *testing.F) {
+func FuzzEvent(f *testing.F) {
 	f.Add([]byte(`{"type":"ADDED","object":{"kind":"Pod","metadata":{"uid":"u","name":"n","resourceVersion":"7"}}}`))
 	f.Add([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}`))
 	f.Add([]byte(`{"type":"ERROR","object":{"kind":"Status","code":410,"details":{"retryAfterSeconds":3}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		e, err := parseEvent(b)
+		kind, object, err := parseFrame(b)
+		var p *podObject
+		switch {
+		case err == nil && kind == bookmark:
+			_, err = versionOf(object)
+		case err == nil:
+			p, err = parsePod(object)
+		}
 		if err != nil && !errors.Is(err, errNonsense) && code(err) == 0 {
 			t.Errorf("the watch would go on at the same place after %v", err)
 		}
 		if d := retryAfter(err); d < 0 || d > maxRetryAfter {
 			t.Errorf("waits for %v", d)
 		}
-		if err == nil && e.kind != bookmark && e.pod.Metadata.UID == "" {
+		if err == nil && kind != bookmark && p.Metadata.UID == "" {
 			t.Error("a pod without a uid")
 		}
 	})

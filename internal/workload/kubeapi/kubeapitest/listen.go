@@ -101,6 +101,18 @@ func Pod(node, namespace, name, uid string, more ...Object) Object {
 	return p
 }
 
+// Node returns a ready node. The fields in more overwrite its own, recursively.
+func Node(name string, more ...Object) Object {
+	n := Object{
+		"kind": "Node", "apiVersion": "v1", "metadata": Object{"name": name, "uid": "node-" + name},
+		"spec": Object{}, "status": Object{"conditions": []Object{{"type": "Ready", "status": "True"}}},
+	}
+	for _, m := range more {
+		merge(n, m)
+	}
+	return n
+}
+
 func merge(into, from Object) {
 	for k, v := range from {
 		a, aok := into[k].(Object)

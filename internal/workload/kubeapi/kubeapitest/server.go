@@ -1,5 +1,5 @@
-// Package kubeapitest is a fake Kubernetes API server for tests. It lists pods by node and
-// page and watches them, lists ResourceSlices by node, returns other objects as they were
+// Package kubeapitest is a fake Kubernetes API server for tests. It lists pods, by node if asked, and nodes
+// by page and watches them, lists ResourceSlices by node, keeps Leases, returns other objects as they were
 // put, and fails on demand. Only tests import it.
 package kubeapitest
 
@@ -31,7 +31,8 @@ type Server struct {
 	version   int               // of the newest change
 	compacted int               // the newest change that can no longer be watched
 	pods      map[string]Object // by namespace and name
-	changes   []change          // of pods
+	nodes     map[string]Object // the same, without a namespace
+	changes   []change          // of pods and nodes
 	changed   chan struct{}     // closed at each change
 	drop      chan struct{}     // closed to end watches
 	objects   map[string]any    // by path
@@ -42,13 +43,13 @@ type Server struct {
 type change struct {
 	version int
 	kind    string // ADDED, MODIFIED, DELETED
-	pod     Object
+	object  Object
 }
 
 // New returns an empty server that knows the resources of core, apps and batch.
 func New() *Server {
 	s := &Server{
-		version: 1, pods: map[string]Object{}, changed: make(chan struct{}), drop: make(chan struct{}),
+		version: 1, pods: map[string]Object{}, nodes: map[string]Object{}, changed: make(chan struct{}), drop: make(chan struct{}),
 		objects: map[string]any{}, faults: map[string]Fault{},
 	}
 	s.PutResources("v1", Resource{"pods", "Pod", true}, Resource{"pods/status", "Pod", true}, Resource{"nodes", "Node", false})
@@ -95,35 +96,45 @@ func (s *Server) Delete(path string) {
 }
 
 // PutPod adds p, or replaces the pod of its name.
-func (s *Server) PutPod(p Object) {
+func (s *Server) PutPod(p Object) { s.put(s.pods, p) }
+
+// DeletePod removes a pod.
+func (s *Server) DeletePod(namespace, name string) { s.remove(s.pods, namespace, name) }
+
+// PutNode adds n, or replaces the node of its name.
+func (s *Server) PutNode(n Object) { s.put(s.nodes, n) }
+
+// DeleteNode removes a node.
+func (s *Server) DeleteNode(name string) { s.remove(s.nodes, "", name) }
+
+func (s *Server) put(table map[string]Object, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key, kind := podKey(p), "ADDED"
-	if old, ok := s.pods[key]; ok {
+	key, kind := key(o), "ADDED"
+	if old, ok := table[key]; ok {
 		kind = "MODIFIED"
-		if dig(old, "metadata", "uid") != dig(p, "metadata", "uid") {
+		if dig(old, "metadata", "uid") != dig(o, "metadata", "uid") {
 			s.note("DELETED", old)
 			kind = "ADDED"
 		}
 	}
-	s.pods[key] = p
-	s.note(kind, p)
+	table[key] = o
+	s.note(kind, o)
 }
 
-// DeletePod removes a pod.
-func (s *Server) DeletePod(namespace, name string) {
+func (s *Server) remove(table map[string]Object, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := namespace + "/" + name
-	if p, ok := s.pods[key]; ok {
-		delete(s.pods, key)
-		s.note("DELETED", p)
+	key := strings.TrimPrefix(namespace+"/"+name, "/")
+	if o, ok := table[key]; ok {
+		delete(table, key)
+		s.note("DELETED", o)
 	}
 }
 
-func (s *Server) note(kind string, p Object) {
+func (s *Server) note(kind string, o Object) {
 	s.version++
-	s.changes = append(s.changes, change{s.version, kind, p})
+	s.changes = append(s.changes, change{s.version, kind, o})
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -187,13 +198,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case faulty:
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, fault.Body)
-	case r.URL.Path == "/api/v1/pods" && r.URL.Query().Get("watch") != "":
+	case strings.Contains(r.URL.Path, "/leases") && r.Method != http.MethodGet:
+		s.writeLease(w, r)
+	case s.table(r.URL.Path) != nil && r.URL.Query().Get("watch") != "":
 		s.watch(w, r)
-	case r.URL.Path == "/api/v1/pods":
+	case s.table(r.URL.Path) != nil:
 		s.list(w, r)
 	default:
 		s.object(w, r)
 	}
+}
+
+// table returns the objects that are listed and watched at path, nil if there are none.
+func (s *Server) table(path string) map[string]Object {
+	return map[string]map[string]Object{"/api/v1/pods": s.pods, "/api/v1/nodes": s.nodes}[path]
 }
 
 func (s *Server) fault(path string) (f Fault, ok bool) {
@@ -241,19 +259,21 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	items := []Object{}
-	for i, key := range slices.Sorted(maps.Keys(s.pods)) {
-		p := s.pods[key]
-		if i < from || node != "" && dig(p, "spec", "nodeName") != node {
+	table := s.table(r.URL.Path)
+	for i, key := range slices.Sorted(maps.Keys(table)) {
+		o := table[key]
+		if i < from || node != "" && dig(o, "spec", "nodeName") != node {
 			continue
 		}
 		if limit > 0 && len(items) == limit {
 			meta["continue"] = fmt.Sprintf("%d-%d", s.version, i)
 			break
 		}
-		items = append(items, p)
+		items = append(items, o)
 	}
 	s.mu.Unlock()
-	send(w, Object{"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items})
+	kind := map[string]string{"/api/v1/pods": "PodList", "/api/v1/nodes": "NodeList"}[r.URL.Path]
+	send(w, Object{"kind": kind, "apiVersion": "v1", "metadata": meta, "items": items})
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
@@ -271,7 +291,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		gone, changed := since < s.compacted, s.changed
 		var send []change
 		for _, c := range s.changes {
-			if c.version > since && dig(c.pod, "spec", "nodeName") == node(r) {
+			at := dig(c.object, "spec", "nodeName")
+			isPod := dig(c.object, "kind") != "Node"
+			if c.version > since && isPod == (r.URL.Path == "/api/v1/pods") && (node(r) == "" || at == node(r)) {
 				send = append(send, c)
 			}
 		}
@@ -282,8 +304,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		for _, c := range send {
-			p := clonePod(c.pod, c.version)
-			if out.Encode(Object{"type": c.kind, "object": p}) != nil {
+			o := clone(c.object, c.version)
+			if out.Encode(Object{"type": c.kind, "object": o}) != nil {
 				return
 			}
 		}
@@ -300,9 +322,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func clonePod(p Object, version int) Object {
-	out, meta := maps.Clone(p), Object{}
-	if m, ok := p["metadata"].(Object); ok {
+func clone(o Object, version int) Object {
+	out, meta := maps.Clone(o), Object{}
+	if m, ok := o["metadata"].(Object); ok {
 		meta = maps.Clone(m)
 	}
 	meta["resourceVersion"] = strconv.Itoa(version)
@@ -313,6 +335,9 @@ func clonePod(p Object, version int) Object {
 func (s *Server) object(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	obj, ok := s.objects[r.URL.Path]
+	if namespace, name, pod := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/"), "/pods/"); pod && !ok {
+		obj, ok = s.pods[namespace+"/"+name]
+	}
 	s.mu.Unlock()
 	if !ok {
 		fail(w, http.StatusNotFound)
@@ -340,8 +365,11 @@ func send(w http.ResponseWriter, obj any) {
 	json.NewEncoder(w).Encode(obj) //nolint:errcheck // the client has gone
 }
 
-func podKey(p Object) string {
-	return fmt.Sprint(dig(p, "metadata", "namespace"), "/", dig(p, "metadata", "name"))
+// key returns the namespace, if there is one, and the name of an object.
+func key(o Object) string {
+	namespace, _ := dig(o, "metadata", "namespace").(string)
+	name, _ := dig(o, "metadata", "name").(string)
+	return strings.TrimPrefix(namespace+"/"+name, "/")
 }
 
 func dig(o Object, path ...string) any {

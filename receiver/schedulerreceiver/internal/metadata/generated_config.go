@@ -7,6 +7,226 @@ import (
 	"go.opentelemetry.io/collector/filter"
 )
 
+// SchedulerGpuAllocatedMetricConfig provides config for the scheduler.gpu.allocated metric.
+type SchedulerGpuAllocatedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuAllocatedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuCountMetricConfig provides config for the scheduler.gpu.count metric.
+type SchedulerGpuCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuFragmentationMetricConfig provides config for the scheduler.gpu.fragmentation metric.
+type SchedulerGpuFragmentationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuFragmentationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuPendingMetricConfig provides config for the scheduler.gpu.pending metric.
+type SchedulerGpuPendingMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuPendingMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuPlaceableMetricConfig provides config for the scheduler.gpu.placeable metric.
+type SchedulerGpuPlaceableMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuPlaceableMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuRequestedMetricConfig provides config for the scheduler.gpu.requested metric.
+type SchedulerGpuRequestedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuRequestedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuStrandedMetricConfig provides config for the scheduler.gpu.stranded metric.
+type SchedulerGpuStrandedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuStrandedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGpuUnusableRatioMetricConfig provides config for the scheduler.gpu.unusable.ratio metric.
+type SchedulerGpuUnusableRatioMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGpuUnusableRatioMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerJobCountMetricConfig provides config for the scheduler.job.count metric.
+type SchedulerJobCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerJobCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerJobPendingCountMetricConfig provides config for the scheduler.job.pending.count metric.
+type SchedulerJobPendingCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerJobPendingCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerUpMetricConfig provides config for the scheduler.up metric.
+type SchedulerUpMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerUpMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SlurmBackfillCycleCountMetricConfig provides config for the slurm.backfill.cycle.count metric.
 type SlurmBackfillCycleCountMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1029,6 +1249,17 @@ func (ms *SlurmUpMetricConfig) Unmarshal(parser *confmap.Conf) error {
 
 // MetricsConfig provides config for scheduler metrics.
 type MetricsConfig struct {
+	SchedulerGpuAllocated           SchedulerGpuAllocatedMetricConfig           `mapstructure:"scheduler.gpu.allocated"`
+	SchedulerGpuCount               SchedulerGpuCountMetricConfig               `mapstructure:"scheduler.gpu.count"`
+	SchedulerGpuFragmentation       SchedulerGpuFragmentationMetricConfig       `mapstructure:"scheduler.gpu.fragmentation"`
+	SchedulerGpuPending             SchedulerGpuPendingMetricConfig             `mapstructure:"scheduler.gpu.pending"`
+	SchedulerGpuPlaceable           SchedulerGpuPlaceableMetricConfig           `mapstructure:"scheduler.gpu.placeable"`
+	SchedulerGpuRequested           SchedulerGpuRequestedMetricConfig           `mapstructure:"scheduler.gpu.requested"`
+	SchedulerGpuStranded            SchedulerGpuStrandedMetricConfig            `mapstructure:"scheduler.gpu.stranded"`
+	SchedulerGpuUnusableRatio       SchedulerGpuUnusableRatioMetricConfig       `mapstructure:"scheduler.gpu.unusable.ratio"`
+	SchedulerJobCount               SchedulerJobCountMetricConfig               `mapstructure:"scheduler.job.count"`
+	SchedulerJobPendingCount        SchedulerJobPendingCountMetricConfig        `mapstructure:"scheduler.job.pending.count"`
+	SchedulerUp                     SchedulerUpMetricConfig                     `mapstructure:"scheduler.up"`
 	SlurmBackfillCycleCount         SlurmBackfillCycleCountMetricConfig         `mapstructure:"slurm.backfill.cycle.count"`
 	SlurmBackfillCycleLast          SlurmBackfillCycleLastMetricConfig          `mapstructure:"slurm.backfill.cycle.last"`
 	SlurmBackfillCycleMax           SlurmBackfillCycleMaxMetricConfig           `mapstructure:"slurm.backfill.cycle.max"`
@@ -1084,6 +1315,39 @@ type MetricsConfig struct {
 
 func DefaultMetricsConfig() MetricsConfig {
 	return MetricsConfig{
+		SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGpuCount: SchedulerGpuCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGpuFragmentation: SchedulerGpuFragmentationMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGpuPending: SchedulerGpuPendingMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGpuPlaceable: SchedulerGpuPlaceableMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGpuRequested: SchedulerGpuRequestedMetricConfig{
+			Enabled: false,
+		},
+		SchedulerGpuStranded: SchedulerGpuStrandedMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGpuUnusableRatio: SchedulerGpuUnusableRatioMetricConfig{
+			Enabled: true,
+		},
+		SchedulerJobCount: SchedulerJobCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerUp: SchedulerUpMetricConfig{
+			Enabled: true,
+		},
 		SlurmBackfillCycleCount: SlurmBackfillCycleCountMetricConfig{
 			Enabled: true,
 		},

@@ -26,6 +26,39 @@ func TestMetricsBuilderConfig(t *testing.T) {
 			name: "all_set",
 			want: MetricsBuilderConfig{
 				Metrics: MetricsConfig{
+					SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuCount: SchedulerGpuCountMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuFragmentation: SchedulerGpuFragmentationMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuPending: SchedulerGpuPendingMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuPlaceable: SchedulerGpuPlaceableMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuRequested: SchedulerGpuRequestedMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuStranded: SchedulerGpuStrandedMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGpuUnusableRatio: SchedulerGpuUnusableRatioMetricConfig{
+						Enabled: true,
+					},
+					SchedulerJobCount: SchedulerJobCountMetricConfig{
+						Enabled: true,
+					},
+					SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
+						Enabled: true,
+					},
+					SchedulerUp: SchedulerUpMetricConfig{
+						Enabled: true,
+					},
 					SlurmBackfillCycleCount: SlurmBackfillCycleCountMetricConfig{
 						Enabled: true,
 					},
@@ -189,6 +222,39 @@ func TestMetricsBuilderConfig(t *testing.T) {
 			name: "none_set",
 			want: MetricsBuilderConfig{
 				Metrics: MetricsConfig{
+					SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuCount: SchedulerGpuCountMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuFragmentation: SchedulerGpuFragmentationMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuPending: SchedulerGpuPendingMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuPlaceable: SchedulerGpuPlaceableMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuRequested: SchedulerGpuRequestedMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuStranded: SchedulerGpuStrandedMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGpuUnusableRatio: SchedulerGpuUnusableRatioMetricConfig{
+						Enabled: false,
+					},
+					SchedulerJobCount: SchedulerJobCountMetricConfig{
+						Enabled: false,
+					},
+					SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
+						Enabled: false,
+					},
+					SchedulerUp: SchedulerUpMetricConfig{
+						Enabled: false,
+					},
 					SlurmBackfillCycleCount: SlurmBackfillCycleCountMetricConfig{
 						Enabled: false,
 					},
@@ -352,7 +418,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerUpMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

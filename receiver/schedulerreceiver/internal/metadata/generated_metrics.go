@@ -20,6 +20,50 @@ const (
 )
 
 var MetricsInfo = metricsInfo{
+	SchedulerGpuAllocated: metricInfo{
+		Name:       "scheduler.gpu.allocated",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerGpuCount: metricInfo{
+		Name:       "scheduler.gpu.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.gpu.type", "scheduler.gpu.state"},
+	},
+	SchedulerGpuFragmentation: metricInfo{
+		Name:       "scheduler.gpu.fragmentation",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.gpu.type", "scheduler.gpu.request"},
+	},
+	SchedulerGpuPending: metricInfo{
+		Name:       "scheduler.gpu.pending",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type", "scheduler.job.reason"},
+	},
+	SchedulerGpuPlaceable: metricInfo{
+		Name:       "scheduler.gpu.placeable",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.gpu.type", "scheduler.gpu.request"},
+	},
+	SchedulerGpuRequested: metricInfo{
+		Name:       "scheduler.gpu.requested",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerGpuStranded: metricInfo{
+		Name:       "scheduler.gpu.stranded",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.gpu.type", "scheduler.gpu.stranded.cause"},
+	},
+	SchedulerGpuUnusableRatio: metricInfo{
+		Name:       "scheduler.gpu.unusable.ratio",
+		Attributes: []string{"scheduler.cluster", "scheduler.type"},
+	},
+	SchedulerJobCount: metricInfo{
+		Name:       "scheduler.job.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.job.state"},
+	},
+	SchedulerJobPendingCount: metricInfo{
+		Name:       "scheduler.job.pending.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.job.reason"},
+	},
+	SchedulerUp: metricInfo{
+		Name:       "scheduler.up",
+		Attributes: []string{"scheduler.cluster", "scheduler.type"},
+	},
 	SlurmBackfillCycleCount: metricInfo{
 		Name:       "slurm.backfill.cycle.count",
 		Attributes: []string{"slurm.cluster"},
@@ -227,6 +271,17 @@ var MetricsInfo = metricsInfo{
 }
 
 type metricsInfo struct {
+	SchedulerGpuAllocated           metricInfo
+	SchedulerGpuCount               metricInfo
+	SchedulerGpuFragmentation       metricInfo
+	SchedulerGpuPending             metricInfo
+	SchedulerGpuPlaceable           metricInfo
+	SchedulerGpuRequested           metricInfo
+	SchedulerGpuStranded            metricInfo
+	SchedulerGpuUnusableRatio       metricInfo
+	SchedulerJobCount               metricInfo
+	SchedulerJobPendingCount        metricInfo
+	SchedulerUp                     metricInfo
 	SlurmBackfillCycleCount         metricInfo
 	SlurmBackfillCycleLast          metricInfo
 	SlurmBackfillCycleMax           metricInfo
@@ -283,6 +338,613 @@ type metricsInfo struct {
 type metricInfo struct {
 	Name       string
 	Attributes []string
+}
+
+type metricSchedulerGpuAllocated struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   SchedulerGpuAllocatedMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.allocated metric with initial data.
+func (m *metricSchedulerGpuAllocated) init() {
+	m.data.SetName("scheduler.gpu.allocated")
+	m.data.SetDescription("Whole GPUs that jobs have, each counted once. Parts and shares of GPUs are not counted.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuAllocated) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuAllocated) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuAllocated) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuAllocated(cfg SchedulerGpuAllocatedMetricConfig) metricSchedulerGpuAllocated {
+	m := metricSchedulerGpuAllocated{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuCount struct {
+	data     pmetric.Metric                // data buffer for generated metric.
+	config   SchedulerGpuCountMetricConfig // metric config provided by user.
+	capacity int                           // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.count metric with initial data.
+func (m *metricSchedulerGpuCount) init() {
+	m.data.SetName("scheduler.gpu.count")
+	m.data.SetDescription("Whole GPUs of the cluster, each counted once.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.state", schedulerGpuStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuCount(cfg SchedulerGpuCountMetricConfig) metricSchedulerGpuCount {
+	m := metricSchedulerGpuCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuFragmentation struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerGpuFragmentationMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.fragmentation metric with initial data.
+func (m *metricSchedulerGpuFragmentation) init() {
+	m.data.SetName("scheduler.gpu.fragmentation")
+	m.data.SetDescription("Fraction of the free GPUs that jobs of this size cannot use because the GPUs are on different nodes. Absent if none is free. Do not sum or average across scheduler.gpu.request or scheduler.gpu.type.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuFragmentation) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuRequestAttributeValue int64) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutInt("scheduler.gpu.request", schedulerGpuRequestAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuFragmentation) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuFragmentation) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuFragmentation(cfg SchedulerGpuFragmentationMetricConfig) metricSchedulerGpuFragmentation {
+	m := metricSchedulerGpuFragmentation{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuPending struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerGpuPendingMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.pending metric with initial data.
+func (m *metricSchedulerGpuPending) init() {
+	m.data.SetName("scheduler.gpu.pending")
+	m.data.SetDescription("Whole GPUs that waiting jobs ask for, each job under one reason.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuPending) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerJobReasonAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.reason", schedulerJobReasonAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuPending) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuPending) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuPending(cfg SchedulerGpuPendingMetricConfig) metricSchedulerGpuPending {
+	m := metricSchedulerGpuPending{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuPlaceable struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   SchedulerGpuPlaceableMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.placeable metric with initial data.
+func (m *metricSchedulerGpuPlaceable) init() {
+	m.data.SetName("scheduler.gpu.placeable")
+	m.data.SetDescription("Number of single-node jobs of this size that fit into the free GPUs at once, as far as GPUs go. Sizes compete for the same GPUs: do not sum across scheduler.gpu.request.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuPlaceable) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuRequestAttributeValue int64) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutInt("scheduler.gpu.request", schedulerGpuRequestAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuPlaceable) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuPlaceable) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuPlaceable(cfg SchedulerGpuPlaceableMetricConfig) metricSchedulerGpuPlaceable {
+	m := metricSchedulerGpuPlaceable{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuRequested struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   SchedulerGpuRequestedMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.requested metric with initial data.
+func (m *metricSchedulerGpuRequested) init() {
+	m.data.SetName("scheduler.gpu.requested")
+	m.data.SetDescription("Whole GPUs that jobs have or wait for: scheduler.gpu.allocated plus scheduler.gpu.pending.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuRequested) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuRequested) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuRequested) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuRequested(cfg SchedulerGpuRequestedMetricConfig) metricSchedulerGpuRequested {
+	m := metricSchedulerGpuRequested{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuStranded struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   SchedulerGpuStrandedMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.stranded metric with initial data.
+func (m *metricSchedulerGpuStranded) init() {
+	m.data.SetName("scheduler.gpu.stranded")
+	m.data.SetDescription("GPUs that nobody has and nobody can use, each under one cause.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuStranded) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuStrandedCauseAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.stranded.cause", schedulerGpuStrandedCauseAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuStranded) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuStranded) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuStranded(cfg SchedulerGpuStrandedMetricConfig) metricSchedulerGpuStranded {
+	m := metricSchedulerGpuStranded{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGpuUnusableRatio struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerGpuUnusableRatioMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.gpu.unusable.ratio metric with initial data.
+func (m *metricSchedulerGpuUnusableRatio) init() {
+	m.data.SetName("scheduler.gpu.unusable.ratio")
+	m.data.SetDescription("Fraction of the free GPUs that a job cannot use, averaged over the jobs of the last day: the fragmentation measure of FGD. Absent if none is free or nobody asked.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGpuUnusableRatio) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGpuUnusableRatio) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGpuUnusableRatio) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGpuUnusableRatio(cfg SchedulerGpuUnusableRatioMetricConfig) metricSchedulerGpuUnusableRatio {
+	m := metricSchedulerGpuUnusableRatio{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerJobCount struct {
+	data     pmetric.Metric                // data buffer for generated metric.
+	config   SchedulerJobCountMetricConfig // metric config provided by user.
+	capacity int                           // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.job.count metric with initial data.
+func (m *metricSchedulerJobCount) init() {
+	m.data.SetName("scheduler.job.count")
+	m.data.SetDescription("Jobs, or pods, that ask for GPUs, each counted once. Those that ended are counted while the scheduler remembers them.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerJobCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.state", schedulerJobStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerJobCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerJobCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerJobCount(cfg SchedulerJobCountMetricConfig) metricSchedulerJobCount {
+	m := metricSchedulerJobCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerJobPendingCount struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   SchedulerJobPendingCountMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.job.pending.count metric with initial data.
+func (m *metricSchedulerJobPendingCount) init() {
+	m.data.SetName("scheduler.job.pending.count")
+	m.data.SetDescription("Jobs with GPUs that wait, each under one reason.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerJobPendingCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobReasonAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.reason", schedulerJobReasonAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerJobPendingCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerJobPendingCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerJobPendingCount(cfg SchedulerJobPendingCountMetricConfig) metricSchedulerJobPendingCount {
+	m := metricSchedulerJobPendingCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerUp struct {
+	data     pmetric.Metric          // data buffer for generated metric.
+	config   SchedulerUpMetricConfig // metric config provided by user.
+	capacity int                     // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.up metric with initial data.
+func (m *metricSchedulerUp) init() {
+	m.data.SetName("scheduler.up")
+	m.data.SetDescription("1 if the scheduler and its API answered everything; 0 if something is absent for that reason.")
+	m.data.SetUnit("{flag}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerUp) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerUp) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerUp) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerUp(cfg SchedulerUpMetricConfig) metricSchedulerUp {
+	m := metricSchedulerUp{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
 }
 
 type metricSlurmBackfillCycleCount struct {
@@ -3027,6 +3689,17 @@ type MetricsBuilder struct {
 	buildInfo                             component.BuildInfo  // contains version information.
 	resourceAttributeIncludeFilter        map[string]filter.Filter
 	resourceAttributeExcludeFilter        map[string]filter.Filter
+	metricSchedulerGpuAllocated           metricSchedulerGpuAllocated
+	metricSchedulerGpuCount               metricSchedulerGpuCount
+	metricSchedulerGpuFragmentation       metricSchedulerGpuFragmentation
+	metricSchedulerGpuPending             metricSchedulerGpuPending
+	metricSchedulerGpuPlaceable           metricSchedulerGpuPlaceable
+	metricSchedulerGpuRequested           metricSchedulerGpuRequested
+	metricSchedulerGpuStranded            metricSchedulerGpuStranded
+	metricSchedulerGpuUnusableRatio       metricSchedulerGpuUnusableRatio
+	metricSchedulerJobCount               metricSchedulerJobCount
+	metricSchedulerJobPendingCount        metricSchedulerJobPendingCount
+	metricSchedulerUp                     metricSchedulerUp
 	metricSlurmBackfillCycleCount         metricSlurmBackfillCycleCount
 	metricSlurmBackfillCycleLast          metricSlurmBackfillCycleLast
 	metricSlurmBackfillCycleMax           metricSlurmBackfillCycleMax
@@ -3103,6 +3776,17 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		startTime:                             pcommon.NewTimestampFromTime(time.Now()),
 		metricsBuffer:                         pmetric.NewMetrics(),
 		buildInfo:                             settings.BuildInfo,
+		metricSchedulerGpuAllocated:           newMetricSchedulerGpuAllocated(mbc.Metrics.SchedulerGpuAllocated),
+		metricSchedulerGpuCount:               newMetricSchedulerGpuCount(mbc.Metrics.SchedulerGpuCount),
+		metricSchedulerGpuFragmentation:       newMetricSchedulerGpuFragmentation(mbc.Metrics.SchedulerGpuFragmentation),
+		metricSchedulerGpuPending:             newMetricSchedulerGpuPending(mbc.Metrics.SchedulerGpuPending),
+		metricSchedulerGpuPlaceable:           newMetricSchedulerGpuPlaceable(mbc.Metrics.SchedulerGpuPlaceable),
+		metricSchedulerGpuRequested:           newMetricSchedulerGpuRequested(mbc.Metrics.SchedulerGpuRequested),
+		metricSchedulerGpuStranded:            newMetricSchedulerGpuStranded(mbc.Metrics.SchedulerGpuStranded),
+		metricSchedulerGpuUnusableRatio:       newMetricSchedulerGpuUnusableRatio(mbc.Metrics.SchedulerGpuUnusableRatio),
+		metricSchedulerJobCount:               newMetricSchedulerJobCount(mbc.Metrics.SchedulerJobCount),
+		metricSchedulerJobPendingCount:        newMetricSchedulerJobPendingCount(mbc.Metrics.SchedulerJobPendingCount),
+		metricSchedulerUp:                     newMetricSchedulerUp(mbc.Metrics.SchedulerUp),
 		metricSlurmBackfillCycleCount:         newMetricSlurmBackfillCycleCount(mbc.Metrics.SlurmBackfillCycleCount),
 		metricSlurmBackfillCycleLast:          newMetricSlurmBackfillCycleLast(mbc.Metrics.SlurmBackfillCycleLast),
 		metricSlurmBackfillCycleMax:           newMetricSlurmBackfillCycleMax(mbc.Metrics.SlurmBackfillCycleMax),
@@ -3233,6 +3917,17 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	ils.Scope().SetName(ScopeName)
 	ils.Scope().SetVersion(mb.buildInfo.Version)
 	ils.Metrics().EnsureCapacity(mb.metricsCapacity)
+	mb.metricSchedulerGpuAllocated.emit(ils.Metrics())
+	mb.metricSchedulerGpuCount.emit(ils.Metrics())
+	mb.metricSchedulerGpuFragmentation.emit(ils.Metrics())
+	mb.metricSchedulerGpuPending.emit(ils.Metrics())
+	mb.metricSchedulerGpuPlaceable.emit(ils.Metrics())
+	mb.metricSchedulerGpuRequested.emit(ils.Metrics())
+	mb.metricSchedulerGpuStranded.emit(ils.Metrics())
+	mb.metricSchedulerGpuUnusableRatio.emit(ils.Metrics())
+	mb.metricSchedulerJobCount.emit(ils.Metrics())
+	mb.metricSchedulerJobPendingCount.emit(ils.Metrics())
+	mb.metricSchedulerUp.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleCount.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleLast.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleMax.emit(ils.Metrics())
@@ -3313,6 +4008,61 @@ func (mb *MetricsBuilder) Emit(options ...ResourceMetricsOption) pmetric.Metrics
 	metrics := mb.metricsBuffer
 	mb.metricsBuffer = pmetric.NewMetrics()
 	return metrics
+}
+
+// RecordSchedulerGpuAllocatedDataPoint adds a data point to scheduler.gpu.allocated metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuAllocatedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerGpuAllocated.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerGpuCountDataPoint adds a data point to scheduler.gpu.count metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuStateAttributeValue string) {
+	mb.metricSchedulerGpuCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerGpuTypeAttributeValue, schedulerGpuStateAttributeValue)
+}
+
+// RecordSchedulerGpuFragmentationDataPoint adds a data point to scheduler.gpu.fragmentation metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuFragmentationDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuRequestAttributeValue int64) {
+	mb.metricSchedulerGpuFragmentation.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerGpuTypeAttributeValue, schedulerGpuRequestAttributeValue)
+}
+
+// RecordSchedulerGpuPendingDataPoint adds a data point to scheduler.gpu.pending metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuPendingDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerJobReasonAttributeValue string) {
+	mb.metricSchedulerGpuPending.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue, schedulerJobReasonAttributeValue)
+}
+
+// RecordSchedulerGpuPlaceableDataPoint adds a data point to scheduler.gpu.placeable metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuPlaceableDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuRequestAttributeValue int64) {
+	mb.metricSchedulerGpuPlaceable.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerGpuTypeAttributeValue, schedulerGpuRequestAttributeValue)
+}
+
+// RecordSchedulerGpuRequestedDataPoint adds a data point to scheduler.gpu.requested metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuRequestedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerGpuRequested.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerGpuStrandedDataPoint adds a data point to scheduler.gpu.stranded metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuStrandedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerGpuStrandedCauseAttributeValue string) {
+	mb.metricSchedulerGpuStranded.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerGpuTypeAttributeValue, schedulerGpuStrandedCauseAttributeValue)
+}
+
+// RecordSchedulerGpuUnusableRatioDataPoint adds a data point to scheduler.gpu.unusable.ratio metric.
+func (mb *MetricsBuilder) RecordSchedulerGpuUnusableRatioDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string) {
+	mb.metricSchedulerGpuUnusableRatio.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue)
+}
+
+// RecordSchedulerJobCountDataPoint adds a data point to scheduler.job.count metric.
+func (mb *MetricsBuilder) RecordSchedulerJobCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobStateAttributeValue string) {
+	mb.metricSchedulerJobCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerJobStateAttributeValue)
+}
+
+// RecordSchedulerJobPendingCountDataPoint adds a data point to scheduler.job.pending.count metric.
+func (mb *MetricsBuilder) RecordSchedulerJobPendingCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobReasonAttributeValue string) {
+	mb.metricSchedulerJobPendingCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerJobReasonAttributeValue)
+}
+
+// RecordSchedulerUpDataPoint adds a data point to scheduler.up metric.
+func (mb *MetricsBuilder) RecordSchedulerUpDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string) {
+	mb.metricSchedulerUp.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue)
 }
 
 // RecordSlurmBackfillCycleCountDataPoint adds a data point to slurm.backfill.cycle.count metric.

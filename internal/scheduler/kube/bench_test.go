@@ -1,0 +1,44 @@
+package kube
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// A cluster of 1,000 nodes with 8 GPUs and 10,000 pods, of which 7,000 ask for GPUs and 2,000 of those wait: what a
+// round of the elected instance costs, and what it keeps in memory.
+func BenchmarkCluster(b *testing.B) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	c := NewCluster(vendors, "team", NewWaits())
+	add, commit := NodeSink{c}.Begin()
+	for i := range 1000 {
+		add(raw(b, node(fmt.Sprint("gn", i), "128")))
+	}
+	commit()
+	add, commit = at(c, epoch).Begin()
+	for i := range 10_000 {
+		name, at, gpus := fmt.Sprint("p", i), fmt.Sprint("gn", i%1000), 1
+		var more []object
+		switch {
+		case i < 3000:
+			gpus = 0
+		case i < 5000:
+			at, gpus, more = "", 8, []object{refused(lacksGPUAndCPU)}
+		}
+		add(raw(b, pod(name, at, gpus, fmt.Sprint(1+i%200), more...)))
+	}
+	commit()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	for b.Loop() {
+		s := c.Snapshot(epoch)
+		if len(s.Counts()) == 0 || len(s.Room(s.Reference()).Pools) == 0 {
+			b.Fatal("nothing is known")
+		}
+	}
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
+	runtime.KeepAlive(c)
+}

@@ -1,0 +1,150 @@
+package kube
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+)
+
+// Limits of what is kept. 10,000 pods and 1,000 nodes are usual; a limit only protects the process.
+const (
+	maxPods  = 200_000
+	maxNodes = 20_000
+)
+
+// Cluster is what is known of the pods and nodes of a cluster, which a PodSink and a NodeSink keep current. Its methods
+// and theirs may be called concurrently.
+type Cluster struct {
+	vendors   device.Vendors
+	teamLabel string
+	waits     *Waits // nil: not measured
+
+	mu      sync.Mutex
+	pods    pods
+	nodes   map[string]*Node // those that offer accelerators
+	history history
+	synced  struct{ pods, nodes bool }
+	refused struct{ pods, nodes int } // beyond a limit, or not understood
+}
+
+// pods are the pods by UID. What a pod asks for is immutable once it is here.
+type pods struct {
+	own  map[string]*Pod  // those that ask for accelerators
+	rest map[string]taken // the others that are on a node
+}
+
+// taken is what a pod without accelerators takes from its node.
+type taken struct {
+	node        string
+	cpu, memory int64
+}
+
+func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken{}} }
+
+func (p *pods) len() int { return len(p.own) + len(p.rest) }
+
+// seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
+func (c *Cluster) seen(old, p *Pod, now time.Time) {
+	c.history.seen(old, p, now)
+	if c.waits != nil && c.synced.pods {
+		c.waits.seen(old, p)
+	}
+}
+
+func (p *pods) know(uid string) bool {
+	_, rest := p.rest[uid]
+	return rest || p.own[uid] != nil
+}
+
+// NewCluster returns an empty Cluster. teamLabel is the pod label that names the team; empty: none. waits measures how
+// long pods wait; nil: nobody does.
+func NewCluster(vendors device.Vendors, teamLabel string, waits *Waits) *Cluster {
+	return &Cluster{
+		vendors: vendors, teamLabel: teamLabel, waits: waits,
+		pods: newPods(), nodes: map[string]*Node{},
+	}
+}
+
+// put adds or replaces a pod.
+func (p *pods) put(pod *Pod) {
+	delete(p.own, pod.UID)
+	delete(p.rest, pod.UID)
+	switch {
+	case len(pod.Devices) > 0:
+		p.own[pod.UID] = pod
+	case pod.State.Has():
+		p.rest[pod.UID] = taken{pod.Node, pod.CPU, pod.Memory}
+	}
+}
+
+// Snapshot is a cluster at one moment.
+type Snapshot struct {
+	Time    time.Time
+	Vendors device.Vendors
+	// Pods that ask for accelerators, and Nodes that offer some, sorted by name. Nil: they were never listed.
+	Pods  []*Pod
+	Nodes []*Node
+	// Demands are what the pods of now and of the last day ask for.
+	Demands []Weighted
+	// Refused counts the objects beyond a limit and those that could not be understood.
+	Refused int
+}
+
+// Pod returns a pod that asks for accelerators, or nil.
+func (s *Snapshot) Pod(namespace, name string) *Pod {
+	// Of two pods of a name, one has ended and the other is newer.
+	var found *Pod
+	for _, p := range s.Pods {
+		if p.Namespace == namespace && p.Name == name && (found == nil || p.Created.After(found.Created)) {
+			found = p
+		}
+	}
+	return found
+}
+
+// Snapshot returns the cluster as it is known now.
+func (c *Cluster) Snapshot(now time.Time) *Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &Snapshot{Time: now, Vendors: c.vendors, Demands: c.history.list(now), Refused: c.refused.pods + c.refused.nodes + c.history.refused}
+	if c.synced.pods {
+		s.Pods = slices.AppendSeq(make([]*Pod, 0, len(c.pods.own)), maps.Values(c.pods.own))
+		slices.SortFunc(s.Pods, func(a, b *Pod) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+		})
+	}
+	if !c.synced.nodes {
+		return s
+	}
+	nodes, used := make(map[string]*Node, len(c.nodes)), make(map[string]Requests, len(c.nodes))
+	for name, n := range c.nodes {
+		node := *n
+		nodes[name] = &node
+	}
+	take := func(node string, r Requests) {
+		if n := nodes[node]; n != nil {
+			used[node] = used[node].plus(r)
+			n.Running++
+		}
+	}
+	for _, p := range s.Pods {
+		if p.State.Has() {
+			take(p.Node, p.Requests)
+		}
+	}
+	for _, t := range c.pods.rest {
+		take(t.node, Requests{CPU: t.cpu, Memory: t.memory})
+	}
+	for name, n := range nodes {
+		n.Left = n.Allocatable.minus(used[name])
+	}
+	s.Nodes = slices.SortedFunc(maps.Values(nodes), func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	if s.Nodes == nil {
+		s.Nodes = []*Node{}
+	}
+	return s
+}

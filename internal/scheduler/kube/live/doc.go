@@ -1,0 +1,2 @@
+// Package live reads a cluster from the Kubernetes API server.
+package live

@@ -1,0 +1,111 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
+	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
+)
+
+// Config configures a Watcher.
+type Config struct {
+	Vendors   device.Vendors
+	TeamLabel string // key of the pod label that names the team; empty: none
+	// Lease elects the process that watches. An empty namespace is that of this pod.
+	Lease kubeapi.Lease
+	_     struct{}
+}
+
+// Watcher watches the pods and nodes of a cluster while it is elected. Those that are not elected only look at the
+// Lease.
+type Watcher struct {
+	cfg   Config
+	api   *kubeapi.API
+	waits *kube.Waits
+
+	mu      sync.Mutex
+	elected kubeapi.Elected
+	cluster *kube.Cluster // nil: this process does not watch
+	// pods and nodes are the errors of the last requests; nil: what is known is current.
+	pods, nodes error
+}
+
+// NewWatcher returns a Watcher that has not sent any request yet.
+func NewWatcher(api *kubeapi.API, cfg Config) *Watcher {
+	if cfg.Lease.Namespace == "" {
+		cfg.Lease.Namespace = api.Namespace()
+	}
+	return &Watcher{cfg: cfg, api: api, waits: kube.NewWaits()}
+}
+
+// Run watches whenever this process is elected, until ctx is done.
+func (w *Watcher) Run(ctx context.Context) {
+	w.api.Elect(ctx, w.cfg.Lease, w.watch, func(e kubeapi.Elected) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.elected = e
+	})
+	w.api.Close()
+}
+
+// watch follows pods and nodes until ctx is done.
+func (w *Watcher) watch(ctx context.Context) {
+	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, w.waits)
+	w.set(func() { w.cluster, w.pods, w.nodes = cluster, nil, nil })
+	defer w.set(func() { w.cluster = nil })
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		w.api.Follow(ctx, kubeapi.AllPods(), kube.PodSink{Cluster: cluster, Now: time.Now}, func(err error) {
+			w.set(func() { w.pods = err })
+		})
+	})
+	wg.Go(func() {
+		w.api.Follow(ctx, kubeapi.AllNodes(), kube.NodeSink{Cluster: cluster}, func(err error) {
+			w.set(func() { w.nodes = err })
+		})
+	})
+	wg.Wait()
+}
+
+func (w *Watcher) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// View is what a Watcher knows at one moment.
+type View struct {
+	Leads  bool
+	Holder string // of the Lease, empty if it is not known
+	// Snapshot is nil while the pods are not known: without them nothing is known of what the nodes have left. Its
+	// Nodes are nil while those are not known.
+	Snapshot *kube.Snapshot
+	// Scheduled and Started are how long pods waited since this process began, by namespace.
+	Scheduled, Started scheduler.Histograms
+	// Err says what is not known, and why.
+	Err error
+}
+
+// View returns what is known now. Nothing in it is older than the connection: what cannot be kept current is absent.
+func (w *Watcher) View(now time.Time) View {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := View{Leads: w.cluster != nil, Holder: w.elected.Holder, Err: w.elected.Err}
+	if !v.Leads {
+		return v
+	}
+	v.Err = errors.Join(v.Err, w.pods, w.nodes)
+	v.Scheduled, v.Started = w.waits.Histograms()
+	if s := w.cluster.Snapshot(now); s.Pods != nil && w.pods == nil {
+		v.Snapshot = s
+		if w.nodes != nil {
+			s.Nodes = nil
+		}
+	}
+	return v
+}

@@ -1,0 +1,231 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/scheduler"
+)
+
+// Pod is what is kept about a pod that asks for accelerators.
+type Pod struct {
+	UID, Namespace, Name string
+	Team                 string // from the team label
+	State                scheduler.State
+	Node                 string // empty: none yet
+	Nominated            string // the node where the scheduler made room for it
+	Demand
+	Gates []string
+	// Condition and Message are the scheduler's words on a pod that waits, empty if there are none yet.
+	Condition, Message string
+	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
+	// first container started.
+	Created, Scheduled, Started time.Time
+}
+
+// Demand is what decides which nodes fit a pod.
+type Demand struct {
+	Requests
+	Selector    map[string]string // labels that the node must have
+	Affinity    []Term            // any of these must match the node; nil: no such rule
+	Tolerations []Toleration
+}
+
+// FullName returns NAMESPACE/NAME.
+func (p *Pod) FullName() string { return p.Namespace + "/" + p.Name }
+
+// podObject is the part of a pod that is decoded.
+type podObject struct {
+	Metadata struct {
+		UID               string            `json:"uid"`
+		Namespace         string            `json:"namespace"`
+		Name              string            `json:"name"`
+		Labels            map[string]string `json:"labels"`
+		CreationTimestamp time.Time         `json:"creationTimestamp"`
+		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
+	} `json:"metadata"`
+	Spec struct {
+		NodeName       string            `json:"nodeName"`
+		InitContainers []containerObject `json:"initContainers"`
+		Containers     []containerObject `json:"containers"`
+		Overhead       quantities        `json:"overhead"`
+		Resources      resourcesObject   `json:"resources"` // of the whole pod
+		NodeSelector   map[string]string `json:"nodeSelector"`
+		Affinity       struct {
+			NodeAffinity struct {
+				Required *struct {
+					Terms []Term `json:"nodeSelectorTerms"`
+				} `json:"requiredDuringSchedulingIgnoredDuringExecution"`
+			} `json:"nodeAffinity"`
+		} `json:"affinity"`
+		Tolerations []Toleration `json:"tolerations"`
+		Gates       []struct {
+			Name string `json:"name"`
+		} `json:"schedulingGates"`
+	} `json:"spec"`
+	Status struct {
+		Phase             string `json:"phase"`
+		NominatedNodeName string `json:"nominatedNodeName"`
+		Conditions        []struct {
+			Type               string    `json:"type"`
+			Status             string    `json:"status"`
+			Reason             string    `json:"reason"`
+			Message            string    `json:"message"`
+			LastTransitionTime time.Time `json:"lastTransitionTime"`
+		} `json:"conditions"`
+		ContainerStatuses []struct {
+			State, LastState struct {
+				Running, Terminated struct {
+					StartedAt time.Time `json:"startedAt"`
+				}
+			}
+		} `json:"containerStatuses"`
+	} `json:"status"`
+}
+
+type containerObject struct {
+	RestartPolicy string          `json:"restartPolicy"` // Always makes an init container a sidecar
+	Resources     resourcesObject `json:"resources"`
+}
+
+type resourcesObject struct {
+	Limits   quantities `json:"limits"`
+	Requests quantities `json:"requests"`
+}
+
+// requests returns the requests. One that is missing is as high as the limit: the API server completes
+// them in this way when a pod is created.
+func (o *resourcesObject) requests(v device.Vendors) (Requests, error) {
+	all := make(quantities, len(o.Limits)+len(o.Requests))
+	maps.Copy(all, o.Limits)
+	maps.Copy(all, o.Requests)
+	return all.parse(v)
+}
+
+// maxMessage bounds the text that is kept of a condition. The scheduler joins the reasons of all nodes.
+const maxMessage = 2 << 10
+
+// parsePod reads a pod of the API. Of a pod that asks for no accelerator it fills only what counts on its node.
+func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
+	var o podObject
+	if err := json.Unmarshal(b, &o); err != nil {
+		return Pod{}, fmt.Errorf("pod cannot be parsed: %w", err)
+	}
+	m := &o.Metadata
+	if m.UID == "" || m.Name == "" {
+		return Pod{}, errors.New("pod cannot be parsed: no UID or no name")
+	}
+	need, err := o.requests(v)
+	if err != nil {
+		return Pod{}, fmt.Errorf("pod %s/%s: %w", m.Namespace, m.Name, err)
+	}
+	p := Pod{
+		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Node: o.Spec.NodeName, State: o.state(), Demand: Demand{Requests: need},
+	}
+	if len(need.Devices) == 0 {
+		return p, nil
+	}
+	if teamLabel != "" {
+		p.Team = m.Labels[teamLabel]
+	}
+	p.Selector, p.Tolerations = o.Spec.NodeSelector, o.Spec.Tolerations
+	if r := o.Spec.Affinity.NodeAffinity.Required; r != nil {
+		p.Affinity = append([]Term{}, r.Terms...) // not nil: a rule without terms matches no node
+	}
+	for _, g := range o.Spec.Gates {
+		p.Gates = append(p.Gates, g.Name)
+	}
+	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
+	o.conditions(&p)
+	return p, nil
+}
+
+// conditions reads what the scheduler and the kubelet said, and when.
+func (o *podObject) conditions(p *Pod) {
+	for _, c := range o.Status.Conditions {
+		switch {
+		case c.Type != "PodScheduled":
+		case c.Status == "True":
+			p.Scheduled = c.LastTransitionTime
+		case p.State.Waits():
+			p.Condition, p.Message = c.Reason, strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
+		}
+	}
+	for _, c := range o.Status.ContainerStatuses {
+		for _, t := range []time.Time{
+			c.State.Running.StartedAt, c.State.Terminated.StartedAt, c.LastState.Running.StartedAt, c.LastState.Terminated.StartedAt,
+		} {
+			if !t.IsZero() && (p.Started.IsZero() || t.Before(p.Started)) {
+				p.Started = t
+			}
+		}
+	}
+}
+
+func (o *podObject) state() scheduler.State {
+	bound, deleted := o.Spec.NodeName != "", o.Metadata.DeletionTimestamp != nil
+	switch phase := o.Status.Phase; {
+	case phase == "Succeeded" || phase == "Failed":
+		return scheduler.Finished
+	case bound && deleted:
+		return scheduler.Stopping
+	case bound && phase == "Running":
+		return scheduler.Running
+	case bound:
+		return scheduler.Starting
+	case deleted: // the scheduler skips it
+		return scheduler.Finished
+	case len(o.Spec.Gates) > 0:
+		return scheduler.Held
+	}
+	return scheduler.Pending
+}
+
+// requests returns what the pod takes from its node, as the scheduler computes it. Init containers run one
+// after the other before the containers, beside the sidecars that were started before them.
+//
+// https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+func (o *podObject) requests(v device.Vendors) (Requests, error) {
+	var run, sidecars, start Requests
+	for i := range o.Spec.Containers {
+		r, err := o.Spec.Containers[i].Resources.requests(v)
+		if err != nil {
+			return Requests{}, err
+		}
+		run = run.plus(r)
+	}
+	for i := range o.Spec.InitContainers {
+		c := &o.Spec.InitContainers[i]
+		r, err := c.Resources.requests(v)
+		if err != nil {
+			return Requests{}, err
+		}
+		if c.RestartPolicy == "Always" {
+			run, sidecars = run.plus(r), sidecars.plus(r)
+			start = start.most(sidecars)
+			continue
+		}
+		start = start.most(r.plus(sidecars))
+	}
+	all := run.most(start)
+	whole, err := o.Spec.Resources.requests(v)
+	if err != nil {
+		return Requests{}, err
+	}
+	if whole.CPU > 0 {
+		all.CPU = whole.CPU
+	}
+	if whole.Memory > 0 {
+		all.Memory = whole.Memory
+	}
+	overhead, err := o.Spec.Overhead.parse(v)
+	if err != nil {
+		return Requests{}, err
+	}
+	return all.plus(overhead), nil
+}

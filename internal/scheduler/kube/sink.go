@@ -1,0 +1,121 @@
+package kube
+
+import "time"
+
+// PodSink takes the pods of the API server as JSON.
+type PodSink struct {
+	Cluster *Cluster
+	Now     func() time.Time
+}
+
+// Begin starts a list of all pods.
+func (s PodSink) Begin() (add func(object []byte), commit func()) {
+	c, all, refused := s.Cluster, newPods(), 0
+	add = func(object []byte) {
+		p, err := parsePod(object, c.vendors, c.teamLabel)
+		if err != nil || all.len() >= maxPods {
+			refused++
+			return
+		}
+		all.put(&p)
+	}
+	commit = func() {
+		now := s.Now()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for uid, p := range c.pods.own {
+			if all.own[uid] == nil {
+				c.history.gone(p, now)
+			}
+		}
+		for uid, p := range all.own {
+			c.seen(c.pods.own[uid], p, now)
+		}
+		c.pods, c.refused.pods, c.synced.pods = all, refused, true
+	}
+	return add, commit
+}
+
+// Put adds or replaces a pod.
+func (s PodSink) Put(object []byte) {
+	c, now := s.Cluster, s.Now()
+	p, err := parsePod(object, c.vendors, c.teamLabel)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil || !c.pods.know(p.UID) && c.pods.len() >= maxPods {
+		c.refused.pods++
+		return
+	}
+	if len(p.Devices) > 0 {
+		c.seen(c.pods.own[p.UID], &p, now)
+	}
+	c.pods.put(&p)
+}
+
+// Delete removes a pod.
+func (s PodSink) Delete(object []byte) {
+	c, now := s.Cluster, s.Now()
+	p, err := parsePod(object, c.vendors, c.teamLabel)
+	if err != nil {
+		return // it was never here
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.pods.own[p.UID]; old != nil {
+		c.seen(old, &p, now) // it may have been scheduled since
+		c.history.gone(&p, now)
+	}
+	delete(c.pods.own, p.UID)
+	delete(c.pods.rest, p.UID)
+}
+
+// NodeSink takes the nodes of the API server as JSON.
+type NodeSink struct{ Cluster *Cluster }
+
+// Begin starts a list of all nodes.
+func (s NodeSink) Begin() (add func(object []byte), commit func()) {
+	c, nodes, refused := s.Cluster, map[string]*Node{}, 0
+	add = func(object []byte) {
+		n, err := parseNode(object, c.vendors)
+		switch {
+		case err != nil || len(nodes) >= maxNodes:
+			refused++
+		case n.offers():
+			nodes[n.Name] = &n
+		}
+	}
+	commit = func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.nodes, c.refused.nodes, c.synced.nodes = nodes, refused, true
+	}
+	return add, commit
+}
+
+// Put adds or replaces a node.
+func (s NodeSink) Put(object []byte) {
+	c := s.Cluster
+	n, err := parseNode(object, c.vendors)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil || c.nodes[n.Name] == nil && len(c.nodes) >= maxNodes {
+		c.refused.nodes++
+		return
+	}
+	delete(c.nodes, n.Name)
+	if n.offers() {
+		c.nodes[n.Name] = &n
+	}
+}
+
+// Delete removes a node.
+func (s NodeSink) Delete(object []byte) {
+	c := s.Cluster
+	n, err := parseNode(object, c.vendors)
+	if err != nil {
+		return // it was never here
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.nodes, n.Name)
+}

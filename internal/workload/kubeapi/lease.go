@@ -1,0 +1,195 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// Lease is the name of a Lease by which one of several processes is elected.
+type Lease struct {
+	Namespace, Name string
+	Identity        string // of this process; unique
+	_               struct{}
+}
+
+// The intervals of an election. Those of a leader are about what client-go has for the controllers of Kubernetes.
+const (
+	// leaseFor is how long a leader is safe after it renewed the Lease.
+	leaseFor = 15 * time.Second
+	// leaseRenew is how long a leader tries to renew before it stops leading. It has stopped before another may begin.
+	leaseRenew = 10 * time.Second
+	// leaseRetry is how often the leader renews.
+	leaseRetry = 3 * time.Second
+	// leaseLook is how often the others look at least, twice that at most: agents of a thousand nodes may do so.
+	leaseLook = 10 * time.Second
+)
+
+// Elected is how an election stands.
+type Elected struct {
+	Leads  bool
+	Holder string // of the Lease, empty if nobody has it or it is not known
+	Err    error  // of the last request
+}
+
+// Elect calls lead while this process holds the Lease, until ctx is done. The context of lead ends when the Lease
+// is lost; lead must return then. report is called when something has changed, and with each error.
+//
+// Clocks of machines are not compared: a Lease has expired when it was not renewed for as long as it says, as
+// seen from here.
+func (a *API) Elect(ctx context.Context, l Lease, lead func(context.Context), report func(Elected)) {
+	e := &election{api: a, lease: l}
+	for pause := time.Duration(0); sleep(ctx, pause); pause = leaseLook + rand.N(leaseLook) {
+		leads, err := e.acquire(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		report(Elected{Leads: leads, Holder: e.seen.Spec.Holder, Err: err})
+		if !leads {
+			continue
+		}
+		if err := e.hold(ctx, lead); ctx.Err() == nil {
+			report(Elected{Holder: e.seen.Spec.Holder, Err: err})
+		}
+	}
+}
+
+// election is one participant.
+type election struct {
+	api   *API
+	lease Lease
+	seen  leaseObject // as last read or written
+	since time.Time   // when seen was first seen in this form, or its writing began
+}
+
+// leaseObject is a Lease of the API.
+type leaseObject struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Metadata   leaseMeta `json:"metadata"`
+	Spec       leaseSpec `json:"spec"`
+}
+
+type leaseMeta struct {
+	Namespace       string `json:"namespace"`
+	Name            string `json:"name"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+}
+
+type leaseSpec struct {
+	Holder      string `json:"holderIdentity"`
+	Seconds     int    `json:"leaseDurationSeconds"`
+	Acquired    string `json:"acquireTime,omitempty"`
+	Renewed     string `json:"renewTime,omitempty"`
+	Transitions int    `json:"leaseTransitions"`
+}
+
+func (e *election) path() []string {
+	return []string{"apis", "coordination.k8s.io", "v1", "namespaces", e.lease.Namespace, "leases"}
+}
+
+// acquire takes the Lease if nobody has it, or renews it. That somebody else has it is no error.
+func (e *election) acquire(ctx context.Context) (leads bool, err error) {
+	b, err := e.api.rest.get(ctx, plainJSON, append(e.path(), e.lease.Name), nil)
+	if notFound(err) {
+		e.seen = leaseObject{}
+		return e.write(ctx, e.lease.Identity)
+	}
+	if err != nil {
+		return false, e.failed("read", err)
+	}
+	var now leaseObject
+	if err := json.Unmarshal(b, &now); err != nil {
+		return false, e.failed("read", err)
+	}
+	if now != e.seen {
+		e.seen, e.since = now, time.Now()
+	}
+	valid := max(leaseFor, time.Duration(now.Spec.Seconds)*time.Second)
+	if holder := now.Spec.Holder; holder != "" && holder != e.lease.Identity && time.Since(e.since) < valid {
+		return false, nil
+	}
+	return e.write(ctx, e.lease.Identity)
+}
+
+func (e *election) failed(verb string, err error) error {
+	return fmt.Errorf("cannot %s the Lease %s/%s: %w", verb, e.lease.Namespace, e.lease.Name, shorten(err))
+}
+
+// write writes the Lease with a holder, unless somebody else was faster.
+func (e *election) write(ctx context.Context, holder string) (ok bool, err error) {
+	next := leaseObject{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: e.seen.Metadata, Spec: e.seen.Spec}
+	next.Metadata.Namespace, next.Metadata.Name = e.lease.Namespace, e.lease.Name
+	stamp := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z") // the API refuses other precisions
+	if next.Spec.Holder != holder && holder != "" {
+		if next.Spec.Acquired != "" {
+			next.Spec.Transitions++
+		}
+		next.Spec.Acquired = stamp
+	}
+	next.Spec.Holder, next.Spec.Renewed, next.Spec.Seconds = holder, stamp, int(leaseFor/time.Second)
+	body, err := json.Marshal(next)
+	if err != nil {
+		return false, e.failed("write", err)
+	}
+	// A patch keeps what others have set. With the version that was read it fails if the Lease has changed since.
+	method, path := http.MethodPost, e.path()
+	if next.Metadata.ResourceVersion != "" {
+		method, path = http.MethodPatch, append(path, e.lease.Name)
+	}
+	began := time.Now()
+	b, err := e.api.rest.call(ctx, method, plainJSON, path, nil, body)
+	if code(err) == http.StatusConflict {
+		return false, nil
+	}
+	if err != nil {
+		return false, e.failed("write", err)
+	}
+	var written leaseObject
+	if err := json.Unmarshal(b, &written); err != nil {
+		return false, e.failed("write", err)
+	}
+	e.seen, e.since = written, began
+	return true, nil
+}
+
+// hold runs lead and renews the Lease meanwhile. It returns when the Lease is lost, or when ctx is done, in which case
+// it gives the Lease up.
+func (e *election) hold(parent context.Context, lead func(context.Context)) error {
+	ctx, stop := context.WithCancel(parent)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lead(ctx)
+	}()
+	var err error
+	renewed := e.since
+	for sleep(ctx, min(leaseRetry, time.Until(renewed.Add(leaseRenew)))) && time.Since(renewed) < leaseRenew {
+		// A server that hangs must not outlast the Lease.
+		attempt, cancel := context.WithDeadline(ctx, renewed.Add(leaseRenew))
+		var leads bool
+		leads, err = e.acquire(attempt)
+		cancel()
+		if leads {
+			renewed = e.since
+		} else if holder := e.seen.Spec.Holder; err == nil && holder != e.lease.Identity {
+			break
+		}
+	}
+	stop()
+	<-done
+	if parent.Err() != nil {
+		e.release(context.WithoutCancel(parent))
+	}
+	return err
+}
+
+// release gives the Lease up, so that another process need not wait until it expires.
+func (e *election) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaseRetry)
+	defer cancel()
+	_, _ = e.write(ctx, "") // best effort: otherwise it expires
+}

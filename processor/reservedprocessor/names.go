@@ -14,7 +14,11 @@ import (
 // system.* of the host receiver is missing on purpose: nothing is derived from it, and other
 // Collectors send it too.
 // gen_ai.* is missing because OpenTelemetry owns it: what counts there is engineLabel.
-var namespaces = []string{"gpu", "gpumeter", "inference", "nccl", "slurm"}
+// kube-scheduler has scheduler_*, too: only the parts that it does not use are ours.
+var namespaces = []string{
+	"gpu", "gpumeter", "inference", "nccl", "slurm",
+	"scheduler.gpu", "scheduler_gpu", "scheduler.job", "scheduler_job", "scheduler.up", "scheduler_up",
+}
 
 // engineLabel is on every series of an inference engine that gpumeter has read itself: only those are
 // counted and priced.

@@ -110,6 +110,10 @@ func TestReservedMetric(t *testing.T) {
 	f("gpumeter.quota.used", "", gauge, true)
 	f("nccl.collective.sequence", "", func(m pmetric.Metric) { m.SetEmptySum().SetIsMonotonic(true) }, true)
 	f("slurm_job", "", func(m pmetric.Metric) { m.SetEmptySummary() }, true)
+	f("scheduler.gpu.count", "", gauge, true)
+	f("scheduler_gpu.count", "", gauge, true)
+	f("scheduler", "up", gauge, true)
+	f("scheduler_pending_pods", "", gauge, false) // of kube-scheduler
 	f("gpu.x", "", func(pmetric.Metric) {}, true)
 	f("vllm:gpu_cache_usage_perc", "", gauge, false)
 	f("gpus.in.use", "", gauge, false)

@@ -138,6 +138,41 @@ func (x *slurmTest) numbers() {
 	x.expect(of("slurm_gpu_count", ""), free)
 }
 
+// words checks the names that all schedulers share: they mean the same here as in TestKubeQueue. No job has shards yet.
+func (x *slurmTest) words() {
+	jobs, gpus, used := map[string]float64{}, map[string]float64{}, 0.0
+	for _, j := range x.jobs {
+		whole := 0.0
+		for _, p := range j.on {
+			whole += float64(len(p.gpus))
+		}
+		if whole > 0 {
+			jobs[j.account.name]++
+		}
+		gpus[j.account.name] += whole
+		used += whole
+	}
+	named := func(more ...string) map[string]string {
+		labels := map[string]string{"scheduler_cluster": slurmCluster, "scheduler_type": "slurm"}
+		for i := 0; i < len(more); i += 2 {
+			labels[more[i]] = more[i+1]
+		}
+		return labels
+	}
+	count, allocated := answer{}, answer{}
+	for team, n := range jobs {
+		count.add(named("scheduler_queue", "gpu", "scheduler_team", team, "scheduler_job_state", "running"), n)
+		allocated.add(named("scheduler_queue", "gpu", "scheduler_team", team), gpus[team])
+	}
+	x.expect(of("scheduler_job_count", `scheduler_job_state="running", `), count)
+	x.expect(of("scheduler_gpu_allocated", ""), allocated)
+	states := answer{}
+	for state, n := range map[string]float64{"allocated": used, "free": float64(len(slurmNodes)*slurmGPUs) - used, "drained": 0, "down": 0} {
+		states.add(named("scheduler_gpu_type", "h200", "scheduler_gpu_state", state), n)
+	}
+	x.expect(of("scheduler_gpu_count", ""), states)
+}
+
 // expectUp waits until the controller is reported up or down.
 func (x *slurmTest) expectUp(up float64) {
 	x.t.Helper()

@@ -54,6 +54,7 @@ func TestSlurm(t *testing.T) {
 		{"Batch", (*slurmTest).batchJob},
 		{"Nodes", (*slurmTest).twoNodes},
 		{"Array", (*slurmTest).arrayJob},
+		{"Words", (*slurmTest).words},
 		{"Shards", (*slurmTest).shardJobs},
 		{"Idle", (*slurmTest).idleJob},
 		{"Interactive", (*slurmTest).interactiveJob},

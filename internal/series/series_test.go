@@ -126,6 +126,34 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// Catches a final point with the start and the buckets that a series once had: it began anew since, in other buckets.
+func TestMemoryOfChangedSeries(t *testing.T) {
+	var m Memory
+	m.End(batch("a"), 1)
+	changed := batch("a")
+	for metric := range Metrics(changed) {
+		for p := range Points(metric) {
+			Start(metric, p, began.Add(time.Hour))
+			if h, ok := p.(pmetric.HistogramDataPoint); ok {
+				h.ExplicitBounds().FromRaw([]float64{1, 4})
+			}
+		}
+	}
+	m.End(changed, 2)
+	last := batch()
+	m.End(last, 3)
+	want := []string{
+		"up [Gauge ]  since 0: there",
+		"gauge [Gauge s] index=1,owner=a since 0: ends at 3",
+		"sum [Sum true Cumulative s] index=1,owner=a since 4600: ends at 3",
+		"histogram [Histogram s] index=1,owner=a since 4600: ends at 3, buckets [1 4] [0 0 0]",
+		"exponential [ExponentialHistogram s] index=1,owner=a since 4600: ends at 3",
+	}
+	if diff := cmp.Diff(want, render(last)); diff != "" {
+		t.Errorf("the end of series that changed (-want +got):\n%s", diff)
+	}
+}
+
 func TestTruncate(t *testing.T) {
 	md := batch("a", "b", "c")
 	for m := range Metrics(md) {

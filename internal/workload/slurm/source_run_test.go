@@ -138,6 +138,12 @@ func TestProcessOfNewJob(t *testing.T) {
 	if n := len(h.src.new); n > 0 {
 		t.Errorf("%d jobs are remembered as new", n)
 	}
+
+	// A job that was started from within another has that one's environment.
+	h.start(61, "8", "0", vars("7", "1")...)
+	if w, ok := h.src.Process(61); !ok || w.Attributes["slurm.job.id"] != "8" || w.Team != "" {
+		t.Errorf("%+v, a job with the environment of another", w)
+	}
 }
 
 // In a container the host's control groups may be invisible. The processes on a device

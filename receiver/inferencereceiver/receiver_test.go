@@ -2,10 +2,7 @@ package inferencereceiver
 
 import (
 	"context"
-	"encoding/pem"
 	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,13 +16,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/collector/component"
-	"go.opentelemetry.io/collector/config/configopaque"
-	"go.opentelemetry.io/collector/config/configtls"
 	"go.opentelemetry.io/collector/consumer/consumertest"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
@@ -415,80 +408,6 @@ func TestEmptyPage(t *testing.T) {
 	m, sink := start(t, cfg, nil)
 	m.tick(0)
 	if diff := cmp.Diff([]string{"inference.scrape.up{engine=" + p.URL + "/page} 1"}, next(t, sink, 1)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// Catches a target that is read without its certificates or headers, and one that is read although its certificate is
-// of somebody else.
-func TestTLSAndHeaders(t *testing.T) {
-	t.Parallel()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer sesame" || r.Host != "models.example.com" {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		fmt.Fprint(w, "vllm:num_requests_running{model_name=\"m\"} 1\n")
-	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.StartTLS()
-	defer s.Close()
-	ca := configtls.ClientConfig{Config: configtls.Config{CAPem: configopaque.String(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))}}
-	headers := map[string]configopaque.String{"Authorization": "Bearer sesame", "Host": "models.example.com"}
-	cfg := createDefaultConfig().(*Config)
-	cfg.Timeout = cfg.Interval // the machine may be slow
-	cfg.Targets = []TargetConfig{
-		{URL: s.URL + "/a", TLS: ca, Headers: headers}, {URL: s.URL + "/b", TLS: ca}, {URL: s.URL + "/c", Headers: headers}, {URL: s.URL + "/d", TLS: ca, Headers: headers},
-	}
-	m, sink := start(t, cfg, nil)
-	m.tick(0)
-	await.True(t, "all batches", func() bool { return len(sink.AllMetrics()) == len(cfg.Targets) })
-	var got []string
-	for _, md := range sink.AllMetrics() {
-		for _, l := range lines(t, md) {
-			if name, rest, _ := strings.Cut(l, "{engine="+s.URL); name == inference.Up.Name {
-				got = append(got, rest)
-			}
-		}
-	}
-	slices.Sort(got)
-	if diff := cmp.Diff([]string{"/a} 1", "/b} 0", "/c} 0", "/d} 1"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// blind is a finder that cannot see everything.
-type blind struct {
-	Simulated
-	status discover.Status
-}
-
-func (b *blind) Status() discover.Status { return b.status }
-
-// Catches an engine that is missing without a reason, and a reason that is logged at every tick.
-func TestWhyEnginesAreMissing(t *testing.T) {
-	t.Parallel()
-	core, logs := observer.New(zap.InfoLevel)
-	set := receivertest.NewNopSettings(metadata.Type)
-	set.Logger = zap.New(core)
-	f := &blind{Simulated: func(*node.Tick) []discover.Engine { return nil }}
-	r := &inferenceReceiver{cfg: createDefaultConfig().(*Config), set: set, find: f, replay: true, targets: map[string]*target{}}
-	for _, s := range []discover.Status{
-		{Processes: 3, Sockets: 2},
-		{Unreadable: 2, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
-		{Unreadable: 3, Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 4}}},
-		{},
-		{Unreachable: []discover.Unreachable{{Reason: "no way", Sockets: 1}}},
-	} {
-		f.status = s
-		r.tick(t.Context(), &node.Tick{Time: noon})
-	}
-	var got []string
-	for _, l := range logs.All() {
-		got = append(got, fmt.Sprint(l.ContextMap()["reason"], " ", l.ContextMap()["count"]))
-	}
-	want := []string{"files of processes cannot be read, which needs the same user or CAP_SYS_PTRACE 2", "no way 1", "no way 1"}
-	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -62,6 +62,7 @@ var layers = []struct {
 
 	// The model of the reading side: the only package that names series and labels.
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
+	{"internal/fleet/queue", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/serving", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},

@@ -113,7 +113,10 @@ func TestReservedMetric(t *testing.T) {
 	f("scheduler.gpu.count", "", gauge, true)
 	f("scheduler_gpu.count", "", gauge, true)
 	f("scheduler", "up", gauge, true)
-	f("scheduler_pending_pods", "", gauge, false) // of kube-scheduler
+	f("scheduler.queue.gpu.used", "", gauge, true)
+	f("scheduler_queue_gpu_used", "", gauge, true)
+	f("scheduler_pending_pods", "", gauge, false)        // of kube-scheduler
+	f("scheduler_queue_incoming_pods", "", gauge, false) // of kube-scheduler
 	f("gpu.x", "", func(pmetric.Metric) {}, true)
 	f("vllm:gpu_cache_usage_perc", "", gauge, false)
 	f("gpus.in.use", "", gauge, false)

@@ -61,6 +61,7 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 		e.jobs(slurmctl.CountJobs(s.Jobs, e.cfg.Slurm.MaxSeries), slurmctl.CountQueue(s.Jobs))
 		e.durations.Observe(s.Time, s.Jobs, 2*e.cfg.Slurm.Interval)
 		w.jobs(slurmctl.Counts(s.Jobs), e.cfg.Slurm.MaxSeries)
+		w.queues(slurmctl.Counts(s.Jobs), e.cfg.Slurm.MaxSeries)
 	}
 	if s.Nodes != nil {
 		all, parts := slurmctl.CountNodes(s.Nodes, slurmctl.Down(s.Partitions))
@@ -210,6 +211,9 @@ func (e *emitter) shares(list []slurmctl.Share) {
 				e.share(s.Factor, s.Account, e.mb.RecordSlurmFairshareFactorDataPoint)
 				e.share(s.Usage, s.Account, e.mb.RecordSlurmFairshareUsageRatioDataPoint)
 				e.share(s.Norm, s.Account, e.mb.RecordSlurmFairshareSharesRatioDataPoint)
+				e.share(s.Load(), s.Account, func(ts pcommon.Timestamp, v float64, cluster, account string) {
+					e.mb.RecordSchedulerQueueFairShareDataPoint(ts, v, cluster, slurmKind, "", account)
+				})
 			}
 			continue
 		}
@@ -238,5 +242,6 @@ func wantsShares(cfg *Config) bool {
 	m := &cfg.Metrics
 	return m.SlurmFairshareFactor.Enabled || m.SlurmFairshareUsageRatio.Enabled || m.SlurmFairshareSharesRatio.Enabled ||
 		m.SlurmFairshareUserFactor.Enabled || m.SlurmFairshareUserUsageRatio.Enabled || m.SlurmFairshareUserSharesRatio.Enabled ||
+		m.SchedulerQueueFairShare.Enabled ||
 		slices.Contains(cfg.Slurm.Records, "sshare")
 }

@@ -119,6 +119,7 @@ func TestEmit(t *testing.T) {
 		"scheduler.gpu.placeable 1 h100": 3, "scheduler.gpu.placeable 2 h100": 1, "scheduler.gpu.placeable 4 h100": 0, "scheduler.gpu.placeable 8 h100": 0, "scheduler.gpu.placeable 16 h100": 0,
 		"scheduler.gpu.fragmentation 1 h100": 0, "scheduler.gpu.fragmentation 2 h100": 1 - 2./3, "scheduler.gpu.fragmentation 4 h100": 1, "scheduler.gpu.fragmentation 8 h100": 1, "scheduler.gpu.fragmentation 16 h100": 1,
 		"scheduler.gpu.stranded cpu h100": 0, "scheduler.gpu.stranded memory h100": 0, "scheduler.gpu.stranded cordoned h100": 0, "scheduler.gpu.stranded not_ready h100": 0,
+		"scheduler.queue.gpu.used  gpu ml": 8, "scheduler.queue.gpu.pending  gpu ml": 6, "scheduler.queue.fair_share  ml": 1.4,
 		"slurm.up":                           1,
 		"slurm.job.count ml running gpu ann": 1, "slurm.job.count ml pending gpu bob": 3, "slurm.job.count ml completed gpu bob": 1,
 		"slurm.job.gpu.count ml running gpu ann": 8, "slurm.job.gpu.count ml pending gpu bob": 6,

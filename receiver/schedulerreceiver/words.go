@@ -51,6 +51,17 @@ func (w *words) jobs(all scheduler.Counts, limit int) {
 	}
 }
 
+// queues records what queues have and wait for, of a scheduler whose queues are known only from their jobs.
+func (w *words) queues(all scheduler.Counts, limit int) {
+	all = all.Fold(limit)
+	for _, c := range all.By(func(g *scheduler.Group) bool { has := g.State.Has(); g.State = ""; return has }) {
+		w.mb.RecordSchedulerQueueGpuUsedDataPoint(w.ts, float64(c.Devices), w.cluster, w.kind, c.Queue, c.Team, c.Model)
+	}
+	for _, c := range all.By(func(g *scheduler.Group) bool { waits := g.State.Waits(); g.State, g.Reason = "", ""; return waits }) {
+		w.mb.RecordSchedulerQueueGpuPendingDataPoint(w.ts, float64(c.Devices), w.cluster, w.kind, c.Queue, c.Team, c.Model)
+	}
+}
+
 // room records the GPUs of the cluster.
 func (w *words) room(r scheduler.Room) {
 	for model, pool := range r.Pools {

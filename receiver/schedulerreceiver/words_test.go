@@ -34,6 +34,31 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
 }
 
+// queueing is what a queueing system says of itself, by name without scheduler.queue. As in meanings, what begins with
+// "absent" says why it does not say it.
+type queueing struct {
+	title, kind string // kind is the value of scheduler.type
+	means       map[string]string
+}
+
+// queueNames are the names that a queueing system may report, without scheduler.queue, in the order in which people read them.
+var queueNames = []string{"gpu.limit", "gpu.nominal", "gpu.used", "gpu.borrowed", "gpu.pending", "fair_share", "job.count", "evicted", "attempts", "wait.duration"}
+
+var queueings = []queueing{
+	{"Slurm", "slurm", map[string]string{
+		"gpu.limit":     "absent: limits belong to associations and QOS, which the receiver does not ask for; the size of a partition is no limit of its own, as partitions share nodes",
+		"gpu.nominal":   "absent: shares are parts of the cluster, not numbers of GPUs",
+		"gpu.used":      "GPUs of jobs, by partition and account",
+		"gpu.borrowed":  "absent: nothing is lent",
+		"gpu.pending":   "GPUs of pending jobs, by partition and account",
+		"fair_share":    "of an account, as `scheduler.team`: its decayed usage over its shares, both relative to its siblings. 1 is exactly its share",
+		"job.count":     "absent: `scheduler.job.count` has it",
+		"evicted":       "absent: the queue does not say why a job was requeued",
+		"attempts":      "absent: sdiag counts cycles, not attempts: `slurm.scheduler.cycle.count`",
+		"wait.duration": "absent: `scheduler.job.wait.duration` has it",
+	}},
+}
+
 // Catches a metric of the vocabulary that has no meaning, one that is described and not reported, and one that is
 // reported and described as absent.
 func TestWordsDocument(t *testing.T) {
@@ -59,29 +84,80 @@ func TestWordsDocument(t *testing.T) {
 	described := map[string]bool{}
 	for _, m := range meanings {
 		described[m.name] = true
-		for _, have := range []struct {
-			whose, meaning string
-			names          map[string]bool
-		}{{"Slurm", m.slurm, slurm}, {"Kubernetes", m.kubernetes, pods}} {
-			if absent := strings.HasPrefix(have.meaning, "absent"); absent == have.names[m.name] {
-				t.Errorf("%s of %s: reported %v, described as %q", m.name, have.whose, have.names[m.name], have.meaning)
-			}
-		}
+		meant(t, "Slurm", m.name, m.slurm, slurm)
+		meant(t, "Kubernetes", m.name, m.kubernetes, pods)
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.name, m.slurm, m.kubernetes)
+	}
+	b.WriteString("\n")
+	rewrite(t, "../../docs/schedulers.md", "", b.String())
+
+	reported := map[string]map[string]bool{slurmKind: slurm}
+	rewrite(t, "../../docs/schedulers.md", " Queues.", queueTable(t, reported))
+	for _, name := range queueNames {
+		described["scheduler.queue."+name] = true
 	}
 	for name := range pods {
 		if !described[name] {
-			t.Errorf("%s has no meaning here", name)
+			t.Errorf("%s of Kubernetes has no meaning here", name)
 		}
 	}
-	b.WriteString("\n")
-	rewrite(t, "../../docs/schedulers.md", b.String())
+	for kind, names := range reported {
+		for name := range names {
+			if !described[name] {
+				t.Errorf("%s of %s has no meaning here", name, kind)
+			}
+		}
+	}
 }
 
-// rewrite compares the generated section of a document, or replaces it.
-func rewrite(t *testing.T, path, section string) {
+// meant fails unless a scheduler reports a metric if, and only if, its meaning is not that it is absent.
+func meant(t *testing.T, whose, name, meaning string, reported map[string]bool) {
 	t.Helper()
-	const begin, end = "[comment]: <> (Written by go test -update from receiver/schedulerreceiver. Do not edit until the next comment.)\n", "[comment]: <> (End.)\n"
+	if meaning == "" {
+		t.Errorf("%s of %s has no meaning", name, whose)
+	}
+	if absent := strings.HasPrefix(meaning, "absent"); absent == reported[name] {
+		t.Errorf("%s of %s: reported %v, described as %q", name, whose, reported[name], meaning)
+	}
+}
+
+// queueTable returns a table of scheduler.queue by queueing system, and below it what each means. reported has the names
+// that each reports, by scheduler.type.
+func queueTable(t *testing.T, reported map[string]map[string]bool) string {
+	t.Helper()
+	var table, below bytes.Buffer
+	table.WriteString("\n| `scheduler.queue.` |")
+	for _, q := range queueings {
+		fmt.Fprintf(&table, " %s |", q.title)
+		fmt.Fprintf(&below, "\n**%s**, `scheduler.type` is `%s`:\n\n", q.title, q.kind)
+		for _, name := range queueNames {
+			meant(t, q.title, "scheduler.queue."+name, q.means[name], reported[q.kind])
+			fmt.Fprintf(&below, "* `%s`: %s.\n", name, q.means[name])
+		}
+		if len(q.means) != len(queueNames) {
+			t.Errorf("%s has a meaning for a name that does not exist", q.title)
+		}
+	}
+	table.WriteString("\n|---|" + strings.Repeat("---|", len(queueings)) + "\n")
+	for _, name := range queueNames {
+		fmt.Fprintf(&table, "| `%s` |", name)
+		for _, q := range queueings {
+			cell := "yes"
+			if strings.HasPrefix(q.means[name], "absent") {
+				cell = "–"
+			}
+			fmt.Fprintf(&table, " %s |", cell)
+		}
+		table.WriteString("\n")
+	}
+	return table.String() + below.String() + "\n"
+}
+
+// rewrite compares a generated section of a document, or replaces it.
+func rewrite(t *testing.T, path, name, section string) {
+	t.Helper()
+	begin := "[comment]: <> (Written by go test -update from receiver/schedulerreceiver. Do not edit until the next comment." + name + ")\n"
+	const end = "[comment]: <> (End.)\n"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

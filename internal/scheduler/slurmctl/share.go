@@ -26,6 +26,20 @@ type Share struct {
 	Factor optional.Float
 }
 
+// rootAccount is the account above all others. It has no siblings to share with.
+const rootAccount = "root"
+
+// Load returns the usage relative to the shares, both as parts of what the siblings have together: 1 is exactly the share.
+// Whoever has less is served first.
+func (s *Share) Load() optional.Float {
+	norm, ok := s.Norm.Get()
+	usage, known := s.Usage.Get()
+	if !ok || !known || norm <= 0 || s.Account == rootAccount {
+		return optional.Float{}
+	}
+	return optional.Of(usage / norm)
+}
+
 type shareList struct{ list []Share }
 
 // text reads columns by name, because they differ between versions and options.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/optional"
 	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/slurm"
 )
@@ -66,4 +67,20 @@ func TestRoom(t *testing.T) {
 	})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// Catches a fair share of what has no share, which would be infinite or that of the whole cluster.
+func TestLoad(t *testing.T) {
+	f := func(s Share, want float64, ok bool) {
+		t.Helper()
+		if got, known := s.Load().Get(); known != ok || got != want {
+			t.Errorf("%+v has a load of %v, %v", s, got, known)
+		}
+	}
+	f(Share{Account: "ml", Norm: optional.Of(0.25), Usage: optional.Of(0.5)}, 2, true)
+	f(Share{Account: "ml", Norm: optional.Of(0.25), Usage: optional.Of(0.0)}, 0, true)
+	f(Share{Account: "ml", Norm: optional.Of(0.0), Usage: optional.Of(0.5)}, 0, false)
+	f(Share{Account: "ml", Usage: optional.Of(0.5)}, 0, false)
+	f(Share{Account: "ml", Norm: optional.Of(0.25)}, 0, false)
+	f(Share{Account: "root", Norm: optional.Of(1.0), Usage: optional.Of(1.0)}, 0, false)
 }

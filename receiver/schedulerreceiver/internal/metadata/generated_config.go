@@ -207,6 +207,186 @@ func (ms *SchedulerJobPendingCountMetricConfig) Unmarshal(parser *confmap.Conf) 
 	return nil
 }
 
+// SchedulerQueueAttemptsMetricConfig provides config for the scheduler.queue.attempts metric.
+type SchedulerQueueAttemptsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueAttemptsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueEvictedMetricConfig provides config for the scheduler.queue.evicted metric.
+type SchedulerQueueEvictedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueEvictedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueFairShareMetricConfig provides config for the scheduler.queue.fair_share metric.
+type SchedulerQueueFairShareMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueFairShareMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueGpuBorrowedMetricConfig provides config for the scheduler.queue.gpu.borrowed metric.
+type SchedulerQueueGpuBorrowedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueGpuBorrowedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueGpuLimitMetricConfig provides config for the scheduler.queue.gpu.limit metric.
+type SchedulerQueueGpuLimitMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueGpuLimitMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueGpuNominalMetricConfig provides config for the scheduler.queue.gpu.nominal metric.
+type SchedulerQueueGpuNominalMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueGpuNominalMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueGpuPendingMetricConfig provides config for the scheduler.queue.gpu.pending metric.
+type SchedulerQueueGpuPendingMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueGpuPendingMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueGpuUsedMetricConfig provides config for the scheduler.queue.gpu.used metric.
+type SchedulerQueueGpuUsedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueGpuUsedMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerQueueJobCountMetricConfig provides config for the scheduler.queue.job.count metric.
+type SchedulerQueueJobCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueJobCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SchedulerUpMetricConfig provides config for the scheduler.up metric.
 type SchedulerUpMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1259,6 +1439,15 @@ type MetricsConfig struct {
 	SchedulerGpuUnusableRatio       SchedulerGpuUnusableRatioMetricConfig       `mapstructure:"scheduler.gpu.unusable.ratio"`
 	SchedulerJobCount               SchedulerJobCountMetricConfig               `mapstructure:"scheduler.job.count"`
 	SchedulerJobPendingCount        SchedulerJobPendingCountMetricConfig        `mapstructure:"scheduler.job.pending.count"`
+	SchedulerQueueAttempts          SchedulerQueueAttemptsMetricConfig          `mapstructure:"scheduler.queue.attempts"`
+	SchedulerQueueEvicted           SchedulerQueueEvictedMetricConfig           `mapstructure:"scheduler.queue.evicted"`
+	SchedulerQueueFairShare         SchedulerQueueFairShareMetricConfig         `mapstructure:"scheduler.queue.fair_share"`
+	SchedulerQueueGpuBorrowed       SchedulerQueueGpuBorrowedMetricConfig       `mapstructure:"scheduler.queue.gpu.borrowed"`
+	SchedulerQueueGpuLimit          SchedulerQueueGpuLimitMetricConfig          `mapstructure:"scheduler.queue.gpu.limit"`
+	SchedulerQueueGpuNominal        SchedulerQueueGpuNominalMetricConfig        `mapstructure:"scheduler.queue.gpu.nominal"`
+	SchedulerQueueGpuPending        SchedulerQueueGpuPendingMetricConfig        `mapstructure:"scheduler.queue.gpu.pending"`
+	SchedulerQueueGpuUsed           SchedulerQueueGpuUsedMetricConfig           `mapstructure:"scheduler.queue.gpu.used"`
+	SchedulerQueueJobCount          SchedulerQueueJobCountMetricConfig          `mapstructure:"scheduler.queue.job.count"`
 	SchedulerUp                     SchedulerUpMetricConfig                     `mapstructure:"scheduler.up"`
 	SlurmBackfillCycleCount         SlurmBackfillCycleCountMetricConfig         `mapstructure:"slurm.backfill.cycle.count"`
 	SlurmBackfillCycleLast          SlurmBackfillCycleLastMetricConfig          `mapstructure:"slurm.backfill.cycle.last"`
@@ -1343,6 +1532,33 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueAttempts: SchedulerQueueAttemptsMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueEvicted: SchedulerQueueEvictedMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueFairShare: SchedulerQueueFairShareMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueGpuBorrowed: SchedulerQueueGpuBorrowedMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueGpuLimit: SchedulerQueueGpuLimitMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueGpuNominal: SchedulerQueueGpuNominalMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueGpuPending: SchedulerQueueGpuPendingMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueGpuUsed: SchedulerQueueGpuUsedMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueJobCount: SchedulerQueueJobCountMetricConfig{
 			Enabled: true,
 		},
 		SchedulerUp: SchedulerUpMetricConfig{

@@ -56,6 +56,33 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
 						Enabled: true,
 					},
+					SchedulerQueueAttempts: SchedulerQueueAttemptsMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueEvicted: SchedulerQueueEvictedMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueFairShare: SchedulerQueueFairShareMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueGpuBorrowed: SchedulerQueueGpuBorrowedMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueGpuLimit: SchedulerQueueGpuLimitMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueGpuNominal: SchedulerQueueGpuNominalMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueGpuPending: SchedulerQueueGpuPendingMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueGpuUsed: SchedulerQueueGpuUsedMetricConfig{
+						Enabled: true,
+					},
+					SchedulerQueueJobCount: SchedulerQueueJobCountMetricConfig{
+						Enabled: true,
+					},
 					SchedulerUp: SchedulerUpMetricConfig{
 						Enabled: true,
 					},
@@ -252,6 +279,33 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
 						Enabled: false,
 					},
+					SchedulerQueueAttempts: SchedulerQueueAttemptsMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueEvicted: SchedulerQueueEvictedMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueFairShare: SchedulerQueueFairShareMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueGpuBorrowed: SchedulerQueueGpuBorrowedMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueGpuLimit: SchedulerQueueGpuLimitMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueGpuNominal: SchedulerQueueGpuNominalMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueGpuPending: SchedulerQueueGpuPendingMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueGpuUsed: SchedulerQueueGpuUsedMetricConfig{
+						Enabled: false,
+					},
+					SchedulerQueueJobCount: SchedulerQueueJobCountMetricConfig{
+						Enabled: false,
+					},
 					SchedulerUp: SchedulerUpMetricConfig{
 						Enabled: false,
 					},
@@ -418,7 +472,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerUpMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerQueueAttemptsMetricConfig{}, SchedulerQueueEvictedMetricConfig{}, SchedulerQueueFairShareMetricConfig{}, SchedulerQueueGpuBorrowedMetricConfig{}, SchedulerQueueGpuLimitMetricConfig{}, SchedulerQueueGpuNominalMetricConfig{}, SchedulerQueueGpuPendingMetricConfig{}, SchedulerQueueGpuUsedMetricConfig{}, SchedulerQueueJobCountMetricConfig{}, SchedulerUpMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

@@ -60,6 +60,42 @@ var MetricsInfo = metricsInfo{
 		Name:       "scheduler.job.pending.count",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.job.reason"},
 	},
+	SchedulerQueueAttempts: metricInfo{
+		Name:       "scheduler.queue.attempts",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.attempt.result", "scheduler.instance"},
+	},
+	SchedulerQueueEvicted: metricInfo{
+		Name:       "scheduler.queue.evicted",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.eviction.reason", "scheduler.instance"},
+	},
+	SchedulerQueueFairShare: metricInfo{
+		Name:       "scheduler.queue.fair_share",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team"},
+	},
+	SchedulerQueueGpuBorrowed: metricInfo{
+		Name:       "scheduler.queue.gpu.borrowed",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerQueueGpuLimit: metricInfo{
+		Name:       "scheduler.queue.gpu.limit",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerQueueGpuNominal: metricInfo{
+		Name:       "scheduler.queue.gpu.nominal",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerQueueGpuPending: metricInfo{
+		Name:       "scheduler.queue.gpu.pending",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerQueueGpuUsed: metricInfo{
+		Name:       "scheduler.queue.gpu.used",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
+	},
+	SchedulerQueueJobCount: metricInfo{
+		Name:       "scheduler.queue.job.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.job.state"},
+	},
 	SchedulerUp: metricInfo{
 		Name:       "scheduler.up",
 		Attributes: []string{"scheduler.cluster", "scheduler.type"},
@@ -281,6 +317,15 @@ type metricsInfo struct {
 	SchedulerGpuUnusableRatio       metricInfo
 	SchedulerJobCount               metricInfo
 	SchedulerJobPendingCount        metricInfo
+	SchedulerQueueAttempts          metricInfo
+	SchedulerQueueEvicted           metricInfo
+	SchedulerQueueFairShare         metricInfo
+	SchedulerQueueGpuBorrowed       metricInfo
+	SchedulerQueueGpuLimit          metricInfo
+	SchedulerQueueGpuNominal        metricInfo
+	SchedulerQueueGpuPending        metricInfo
+	SchedulerQueueGpuUsed           metricInfo
+	SchedulerQueueJobCount          metricInfo
 	SchedulerUp                     metricInfo
 	SlurmBackfillCycleCount         metricInfo
 	SlurmBackfillCycleLast          metricInfo
@@ -886,6 +931,513 @@ func (m *metricSchedulerJobPendingCount) emit(metrics pmetric.MetricSlice) {
 
 func newMetricSchedulerJobPendingCount(cfg SchedulerJobPendingCountMetricConfig) metricSchedulerJobPendingCount {
 	m := metricSchedulerJobPendingCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueAttempts struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   SchedulerQueueAttemptsMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.attempts metric with initial data.
+func (m *metricSchedulerQueueAttempts) init() {
+	m.data.SetName("scheduler.queue.attempts")
+	m.data.SetDescription("Attempts to place a job, or to admit it, of all queues and also of jobs without GPUs.")
+	m.data.SetUnit("{attempt}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueAttempts) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerAttemptResultAttributeValue string, schedulerInstanceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.attempt.result", schedulerAttemptResultAttributeValue)
+	dp.Attributes().PutStr("scheduler.instance", schedulerInstanceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueAttempts) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueAttempts) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueAttempts(cfg SchedulerQueueAttemptsMetricConfig) metricSchedulerQueueAttempts {
+	m := metricSchedulerQueueAttempts{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueEvicted struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   SchedulerQueueEvictedMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.evicted metric with initial data.
+func (m *metricSchedulerQueueEvicted) init() {
+	m.data.SetName("scheduler.queue.evicted")
+	m.data.SetDescription("Jobs that lost what they had before they ended, also those without GPUs.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueEvicted) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerEvictionReasonAttributeValue string, schedulerInstanceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.eviction.reason", schedulerEvictionReasonAttributeValue)
+	dp.Attributes().PutStr("scheduler.instance", schedulerInstanceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueEvicted) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueEvicted) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueEvicted(cfg SchedulerQueueEvictedMetricConfig) metricSchedulerQueueEvicted {
+	m := metricSchedulerQueueEvicted{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueFairShare struct {
+	data     pmetric.Metric                      // data buffer for generated metric.
+	config   SchedulerQueueFairShareMetricConfig // metric config provided by user.
+	capacity int                                 // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.fair_share metric with initial data.
+func (m *metricSchedulerQueueFairShare) init() {
+	m.data.SetName("scheduler.queue.fair_share")
+	m.data.SetDescription("How much a queue uses of its fair share, in the measure of its scheduler: whoever has less is served first. Compare queues of one scheduler; do not sum or average.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueFairShare) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueFairShare) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueFairShare) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueFairShare(cfg SchedulerQueueFairShareMetricConfig) metricSchedulerQueueFairShare {
+	m := metricSchedulerQueueFairShare{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueGpuBorrowed struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerQueueGpuBorrowedMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.gpu.borrowed metric with initial data.
+func (m *metricSchedulerQueueGpuBorrowed) init() {
+	m.data.SetName("scheduler.queue.gpu.borrowed")
+	m.data.SetDescription("GPUs that a queue uses beyond its own share. Absent where the scheduler knows no share.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueGpuBorrowed) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueGpuBorrowed) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueGpuBorrowed) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueGpuBorrowed(cfg SchedulerQueueGpuBorrowedMetricConfig) metricSchedulerQueueGpuBorrowed {
+	m := metricSchedulerQueueGpuBorrowed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueGpuLimit struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   SchedulerQueueGpuLimitMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.gpu.limit metric with initial data.
+func (m *metricSchedulerQueueGpuLimit) init() {
+	m.data.SetName("scheduler.queue.gpu.limit")
+	m.data.SetDescription("GPUs that a queue can have at most. Absent if there is no limit, which is also why the sum over queues says little.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueGpuLimit) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueGpuLimit) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueGpuLimit) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueGpuLimit(cfg SchedulerQueueGpuLimitMetricConfig) metricSchedulerQueueGpuLimit {
+	m := metricSchedulerQueueGpuLimit{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueGpuNominal struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   SchedulerQueueGpuNominalMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.gpu.nominal metric with initial data.
+func (m *metricSchedulerQueueGpuNominal) init() {
+	m.data.SetName("scheduler.queue.gpu.nominal")
+	m.data.SetDescription("GPUs that are the own share of a queue: its nominal quota, what it deserves or is guaranteed. Absent if it has none.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueGpuNominal) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueGpuNominal) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueGpuNominal) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueGpuNominal(cfg SchedulerQueueGpuNominalMetricConfig) metricSchedulerQueueGpuNominal {
+	m := metricSchedulerQueueGpuNominal{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueGpuPending struct {
+	data     pmetric.Metric                       // data buffer for generated metric.
+	config   SchedulerQueueGpuPendingMetricConfig // metric config provided by user.
+	capacity int                                  // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.gpu.pending metric with initial data.
+func (m *metricSchedulerQueueGpuPending) init() {
+	m.data.SetName("scheduler.queue.gpu.pending")
+	m.data.SetDescription("GPUs that waiting jobs of a queue ask for, as its scheduler says; parts of GPUs where it counts them.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueGpuPending) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueGpuPending) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueGpuPending) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueGpuPending(cfg SchedulerQueueGpuPendingMetricConfig) metricSchedulerQueueGpuPending {
+	m := metricSchedulerQueueGpuPending{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueGpuUsed struct {
+	data     pmetric.Metric                    // data buffer for generated metric.
+	config   SchedulerQueueGpuUsedMetricConfig // metric config provided by user.
+	capacity int                               // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.gpu.used metric with initial data.
+func (m *metricSchedulerQueueGpuUsed) init() {
+	m.data.SetName("scheduler.queue.gpu.used")
+	m.data.SetDescription("GPUs that jobs of a queue have, as its scheduler says; parts of GPUs where it counts them. Several schedulers may count the same GPU: do not sum across scheduler.type.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueGpuUsed) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueGpuUsed) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueGpuUsed) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueGpuUsed(cfg SchedulerQueueGpuUsedMetricConfig) metricSchedulerQueueGpuUsed {
+	m := metricSchedulerQueueGpuUsed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueJobCount struct {
+	data     pmetric.Metric                     // data buffer for generated metric.
+	config   SchedulerQueueJobCountMetricConfig // metric config provided by user.
+	capacity int                                // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.job.count metric with initial data.
+func (m *metricSchedulerQueueJobCount) init() {
+	m.data.SetName("scheduler.queue.job.count")
+	m.data.SetDescription("Jobs of a queue as its scheduler counts them, also those without GPUs: pods, workloads, groups of pods or applications. Do not sum across scheduler.type.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueJobCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.state", schedulerJobStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueJobCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueJobCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueJobCount(cfg SchedulerQueueJobCountMetricConfig) metricSchedulerQueueJobCount {
+	m := metricSchedulerQueueJobCount{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -3699,6 +4251,15 @@ type MetricsBuilder struct {
 	metricSchedulerGpuUnusableRatio       metricSchedulerGpuUnusableRatio
 	metricSchedulerJobCount               metricSchedulerJobCount
 	metricSchedulerJobPendingCount        metricSchedulerJobPendingCount
+	metricSchedulerQueueAttempts          metricSchedulerQueueAttempts
+	metricSchedulerQueueEvicted           metricSchedulerQueueEvicted
+	metricSchedulerQueueFairShare         metricSchedulerQueueFairShare
+	metricSchedulerQueueGpuBorrowed       metricSchedulerQueueGpuBorrowed
+	metricSchedulerQueueGpuLimit          metricSchedulerQueueGpuLimit
+	metricSchedulerQueueGpuNominal        metricSchedulerQueueGpuNominal
+	metricSchedulerQueueGpuPending        metricSchedulerQueueGpuPending
+	metricSchedulerQueueGpuUsed           metricSchedulerQueueGpuUsed
+	metricSchedulerQueueJobCount          metricSchedulerQueueJobCount
 	metricSchedulerUp                     metricSchedulerUp
 	metricSlurmBackfillCycleCount         metricSlurmBackfillCycleCount
 	metricSlurmBackfillCycleLast          metricSlurmBackfillCycleLast
@@ -3786,6 +4347,15 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricSchedulerGpuUnusableRatio:       newMetricSchedulerGpuUnusableRatio(mbc.Metrics.SchedulerGpuUnusableRatio),
 		metricSchedulerJobCount:               newMetricSchedulerJobCount(mbc.Metrics.SchedulerJobCount),
 		metricSchedulerJobPendingCount:        newMetricSchedulerJobPendingCount(mbc.Metrics.SchedulerJobPendingCount),
+		metricSchedulerQueueAttempts:          newMetricSchedulerQueueAttempts(mbc.Metrics.SchedulerQueueAttempts),
+		metricSchedulerQueueEvicted:           newMetricSchedulerQueueEvicted(mbc.Metrics.SchedulerQueueEvicted),
+		metricSchedulerQueueFairShare:         newMetricSchedulerQueueFairShare(mbc.Metrics.SchedulerQueueFairShare),
+		metricSchedulerQueueGpuBorrowed:       newMetricSchedulerQueueGpuBorrowed(mbc.Metrics.SchedulerQueueGpuBorrowed),
+		metricSchedulerQueueGpuLimit:          newMetricSchedulerQueueGpuLimit(mbc.Metrics.SchedulerQueueGpuLimit),
+		metricSchedulerQueueGpuNominal:        newMetricSchedulerQueueGpuNominal(mbc.Metrics.SchedulerQueueGpuNominal),
+		metricSchedulerQueueGpuPending:        newMetricSchedulerQueueGpuPending(mbc.Metrics.SchedulerQueueGpuPending),
+		metricSchedulerQueueGpuUsed:           newMetricSchedulerQueueGpuUsed(mbc.Metrics.SchedulerQueueGpuUsed),
+		metricSchedulerQueueJobCount:          newMetricSchedulerQueueJobCount(mbc.Metrics.SchedulerQueueJobCount),
 		metricSchedulerUp:                     newMetricSchedulerUp(mbc.Metrics.SchedulerUp),
 		metricSlurmBackfillCycleCount:         newMetricSlurmBackfillCycleCount(mbc.Metrics.SlurmBackfillCycleCount),
 		metricSlurmBackfillCycleLast:          newMetricSlurmBackfillCycleLast(mbc.Metrics.SlurmBackfillCycleLast),
@@ -3927,6 +4497,15 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricSchedulerGpuUnusableRatio.emit(ils.Metrics())
 	mb.metricSchedulerJobCount.emit(ils.Metrics())
 	mb.metricSchedulerJobPendingCount.emit(ils.Metrics())
+	mb.metricSchedulerQueueAttempts.emit(ils.Metrics())
+	mb.metricSchedulerQueueEvicted.emit(ils.Metrics())
+	mb.metricSchedulerQueueFairShare.emit(ils.Metrics())
+	mb.metricSchedulerQueueGpuBorrowed.emit(ils.Metrics())
+	mb.metricSchedulerQueueGpuLimit.emit(ils.Metrics())
+	mb.metricSchedulerQueueGpuNominal.emit(ils.Metrics())
+	mb.metricSchedulerQueueGpuPending.emit(ils.Metrics())
+	mb.metricSchedulerQueueGpuUsed.emit(ils.Metrics())
+	mb.metricSchedulerQueueJobCount.emit(ils.Metrics())
 	mb.metricSchedulerUp.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleCount.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleLast.emit(ils.Metrics())
@@ -4058,6 +4637,51 @@ func (mb *MetricsBuilder) RecordSchedulerJobCountDataPoint(ts pcommon.Timestamp,
 // RecordSchedulerJobPendingCountDataPoint adds a data point to scheduler.job.pending.count metric.
 func (mb *MetricsBuilder) RecordSchedulerJobPendingCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobReasonAttributeValue string) {
 	mb.metricSchedulerJobPendingCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerJobReasonAttributeValue)
+}
+
+// RecordSchedulerQueueAttemptsDataPoint adds a data point to scheduler.queue.attempts metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueAttemptsDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerAttemptResultAttributeValue string, schedulerInstanceAttributeValue string) {
+	mb.metricSchedulerQueueAttempts.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerAttemptResultAttributeValue, schedulerInstanceAttributeValue)
+}
+
+// RecordSchedulerQueueEvictedDataPoint adds a data point to scheduler.queue.evicted metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueEvictedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerEvictionReasonAttributeValue string, schedulerInstanceAttributeValue string) {
+	mb.metricSchedulerQueueEvicted.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerEvictionReasonAttributeValue, schedulerInstanceAttributeValue)
+}
+
+// RecordSchedulerQueueFairShareDataPoint adds a data point to scheduler.queue.fair_share metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueFairShareDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string) {
+	mb.metricSchedulerQueueFairShare.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue)
+}
+
+// RecordSchedulerQueueGpuBorrowedDataPoint adds a data point to scheduler.queue.gpu.borrowed metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueGpuBorrowedDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerQueueGpuBorrowed.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerQueueGpuLimitDataPoint adds a data point to scheduler.queue.gpu.limit metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueGpuLimitDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerQueueGpuLimit.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerQueueGpuNominalDataPoint adds a data point to scheduler.queue.gpu.nominal metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueGpuNominalDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerQueueGpuNominal.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerQueueGpuPendingDataPoint adds a data point to scheduler.queue.gpu.pending metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueGpuPendingDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerQueueGpuPending.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerQueueGpuUsedDataPoint adds a data point to scheduler.queue.gpu.used metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueGpuUsedDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerQueueGpuUsed.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerQueueJobCountDataPoint adds a data point to scheduler.queue.job.count metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueJobCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobStateAttributeValue string) {
+	mb.metricSchedulerQueueJobCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerJobStateAttributeValue)
 }
 
 // RecordSchedulerUpDataPoint adds a data point to scheduler.up metric.

@@ -49,14 +49,14 @@ func TestDemoFlags(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", d, err, want)
 		}
 	}
-	f(demoFlags{listen: "localhost:9500", nodes: 6, history: time.Hour}, "")
+	f(demoFlags{listen: "localhost:9500", nodes: 7, history: time.Hour}, "")
 	f(demoFlags{listen: "127.0.0.1:0", nodes: 1}, "")
 	f(demoFlags{listen: "[::1]:9500", nodes: 1}, "")
 	f(demoFlags{listen: "0.0.0.0:9500", nodes: 1}, "must be a loopback address")
 	f(demoFlags{listen: ":9500", nodes: 1}, "must be a loopback address")
 	f(demoFlags{listen: "9500", nodes: 1}, "must be like localhost:9500")
-	f(demoFlags{listen: "localhost:9500"}, "--nodes must be between 1 and 6")
-	f(demoFlags{listen: "localhost:9500", nodes: 7}, "--nodes must be between 1 and 6")
+	f(demoFlags{listen: "localhost:9500"}, "--nodes must be between 1 and 7")
+	f(demoFlags{listen: "localhost:9500", nodes: 8}, "--nodes must be between 1 and 7")
 	f(demoFlags{listen: "localhost:9500", nodes: 1, history: 48 * time.Hour}, "--history must be")
 	f(demoFlags{listen: "localhost:9500", nodes: 1, hardware: hardware{library: "/nonsense"}}, "/nonsense")
 }

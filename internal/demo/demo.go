@@ -47,6 +47,8 @@ func Sights() []Sight {
 		{"h100-01", "the thief", "notebooks/mallory uses GPU 5 of h100-01, which is allocated to inference/chat-api"},
 		{"h200-01", "the sick GPU", "GPU 7 of h200-01 has memory errors, XIDs and poor cooling"},
 		{"a100-01", "the careless job", "Slurm job md-sweep holds 4 GPUs of a100-01 and uses 1"},
+		{"h100-03", "the split pool", "vision/detector-train waits for 4 H100 while 4 are free: 3 on h100-03, 1 on h100-01"},
+		{"mi300x-01", "the stranded", "research/eval-suite waits in front of 2 free GPUs of mi300x-01, which has no CPUs left"},
 		{"mi300x-01", "the full cache", "inference/summarizer on 2 GPUs of mi300x-01: the cache is full, requests wait for minutes"},
 	}
 }
@@ -60,13 +62,13 @@ func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(bes
 	if err != nil {
 		return err
 	}
-	nodes, err := o.simulate(to)
-	defer func() { err = errors.Join(err, closeAll(nodes)) }()
+	all, err := o.simulate(to)
+	defer func() { err = errors.Join(err, all.Close()) }()
 	if err != nil {
 		return err
 	}
-	seed(ctx, nodes, steps(o.Now(), o.History))
-	tickAll(ctx, nodes, o.Now())
+	all.seed(ctx, steps(o.Now(), o.History))
+	all.tick(ctx, o.Now())
 	var found bool
 	select {
 	case <-ctx.Done():
@@ -99,7 +101,7 @@ func Run(ctx context.Context, o Options, store hubexporter.Store, ready func(bes
 		case <-ctx.Done():
 			return nil
 		case <-clock.C:
-			tickAll(ctx, nodes, o.Now())
+			all.tick(ctx, o.Now())
 		}
 	}
 }
@@ -111,25 +113,10 @@ func (o *Options) real() local.Config {
 	return c
 }
 
-// simulate returns the simulated nodes.
-func (o *Options) simulate(to Sink) ([]*Node, error) {
-	var nodes []*Node
-	for _, m := range Fleet()[:o.Nodes] {
-		n, err := NewNode(m, o.Now().Add(-Age).Truncate(time.Second), to, zap.NewNop())
-		if err != nil {
-			return nodes, err
-		}
-		nodes = append(nodes, n)
-	}
-	return nodes, nil
-}
-
-func closeAll(nodes []*Node) error {
-	var errs []error
-	for _, n := range nodes {
-		errs = append(errs, n.Close())
-	}
-	return errors.Join(errs...)
+// simulate returns the simulated nodes and their scheduler.
+func (o *Options) simulate(to Sink) (*simulation, error) {
+	start := o.Now().Add(-Age).Truncate(time.Second)
+	return newSimulation(Fleet()[:o.Nodes], start, o.Now().Add(-o.History), to)
 }
 
 // Into returns a sink that writes to the store of a hub.

@@ -23,16 +23,12 @@ var testNow = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 // lived makes the nodes of a fleet live through moments and returns them closed.
 func lived(t *testing.T, to Sink, fleet []Machine, moments []time.Time) {
 	t.Helper()
-	var nodes []*Node
-	for _, m := range fleet {
-		n, err := NewNode(m, testNow.Add(-Age), to, zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		nodes = append(nodes, n)
+	s, err := newSimulation(fleet, testNow.Add(-Age), moments[0], to)
+	if err != nil {
+		t.Fatal(err)
 	}
-	seed(t.Context(), nodes, moments)
-	if err := closeAll(nodes); err != nil {
+	s.seed(t.Context(), moments)
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -43,8 +43,8 @@ const (
 )
 
 // Fleet returns the simulated nodes: normal workloads, an idle hoarder, a thief, a sick GPU, a
-// job that uses one of its four GPUs, an inference engine with a full cache, and nodes of several
-// schedulers and vendors.
+// job that uses one of its four GPUs, an inference engine with a full cache, a pool whose free GPUs are on
+// two nodes, a device that short tests queue for, and nodes of several schedulers and vendors.
 func Fleet() []Machine {
 	return []Machine{
 		{"h100-01", kubernetes("h100-01"), []sim.Group{
@@ -63,10 +63,10 @@ func Fleet() []Machine {
 		{"h200-01", kubernetes("h200-01"), []sim.Group{
 			{Model: "h200", Devices: 7, Role: "training", Stays: stays(
 				pod("research", "mixtral-pretrain", "job", "trainer", "research").until(42*time.Hour),
-				pod("research", "mixtral-pretrain-2", "job", "trainer", "research").from(42*time.Hour+40*time.Minute))},
+				pod("research", "mixtral-pretrain-2", "job", "trainer", "research").from(42*time.Hour+40*time.Minute).loading(16*time.Minute))},
 			{Model: "h200", Devices: 1, Role: "sick", Onset: 44 * time.Hour, Stays: stays(
 				pod("research", "mixtral-pretrain", "job", "trainer", "research").until(42*time.Hour),
-				pod("research", "mixtral-pretrain-2", "job", "trainer", "research").from(42*time.Hour+40*time.Minute))},
+				pod("research", "mixtral-pretrain-2", "job", "trainer", "research").from(42*time.Hour+40*time.Minute).loading(16*time.Minute))},
 		}},
 		{"a100-01", map[string]string{}, []sim.Group{
 			{Model: "a100", Devices: 3, Role: "training", Stays: stays(
@@ -79,12 +79,18 @@ func Fleet() []Machine {
 		{"mi300x-01", kubernetes("mi300x-01"), []sim.Group{
 			{Model: "mi300x", Devices: 2, Role: "inference", Stays: stays(pod("inference", "embeddings", "deployment", "vllm", "product"))},
 			{Model: "mi300x", Devices: 2, Role: "saturated", Serves: summaryModel, Stays: stays(pod("inference", "summarizer", "deployment", "sglang", "product"))},
-			{Model: "mi300x", Devices: 2, Role: "training", Stays: stays(pod("research", "qwen-finetune", "job", "trainer", "research").from(35 * time.Hour))},
+			{Model: "mi300x", Devices: 2, Role: "training", Stays: stays(pod("research", "qwen-finetune", "job", "trainer", "research").from(35 * time.Hour).loading(9 * time.Minute))},
 			{Model: "mi300x", Devices: 2, Role: "training", Stays: stays(pod("research", "nightly-eval", "cronjob", "eval", "research").from(29 * time.Hour).until(32 * time.Hour))},
 		}},
 		{"lab-01", kubernetes("lab-01"), []sim.Group{
 			{Model: "gaudi3", Devices: 2, Role: "training", Stays: stays(pod("research", "mistral-finetune", "job", "trainer", "research").from(27 * time.Hour))},
 			{Model: "p150a", Devices: 2, Role: "inference", Stays: stays(pod("inference", "tagger", "deployment", "server", "product"))},
+			{Model: "gaudi3", Devices: 1, Role: "training", Stays: stays(tests()...)},
+		}},
+		{"h100-03", kubernetes("h100-03"), []sim.Group{
+			{Model: "h100", Devices: 4, Role: "training", Stays: stays(pod("research", "reward-model", "job", "trainer", "research").from(30 * time.Hour).loading(6 * time.Minute))},
+			{Model: "h100", Devices: 1, Role: "inference", Stays: stays(pod("vision", "labeler", "deployment", "server", "vision"))},
+			{Model: "h100", Devices: 3, Role: "training"}, // unallocated
 		}},
 	}
 }
@@ -113,6 +119,11 @@ func (s stay) from(d time.Duration) stay {
 
 func (s stay) until(d time.Duration) stay {
 	s.Until = d
+	return s
+}
+
+func (s stay) loading(d time.Duration) stay {
+	s.Loads = d
 	return s
 }
 

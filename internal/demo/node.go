@@ -185,21 +185,51 @@ func steps(now time.Time, history time.Duration) []time.Time {
 	return steps
 }
 
-// seed replays the history of all nodes in step: a store may reject samples that are much
-// older than the newest.
-func seed(ctx context.Context, nodes []*Node, steps []time.Time) {
+// simulation is the simulated part of the demo.
+type simulation struct {
+	nodes     []*Node
+	scheduler *elected // nil: there is none
+}
+
+// newSimulation returns a fleet that was booted at start. What its scheduler counts begins at began.
+func newSimulation(fleet []Machine, start, began time.Time, to Sink) (*simulation, error) {
+	s := &simulation{}
+	for _, m := range fleet {
+		n, err := NewNode(m, start, to, zap.NewNop())
+		if err != nil {
+			return s, err
+		}
+		s.nodes = append(s.nodes, n)
+	}
+	var err error
+	s.scheduler, err = newScheduler(fleet, start, began, to, zap.NewNop())
+	return s, err
+}
+
+// seed replays the history of everything in step: a store may reject samples that are much older than the newest.
+func (s *simulation) seed(ctx context.Context, steps []time.Time) {
 	for _, at := range steps {
 		if ctx.Err() != nil {
 			return
 		}
-		tickAll(ctx, nodes, at)
+		s.tick(ctx, at)
 	}
 }
 
-func tickAll(ctx context.Context, nodes []*Node, at time.Time) {
+func (s *simulation) tick(ctx context.Context, at time.Time) {
 	var done sync.WaitGroup
-	for _, n := range nodes {
+	for _, n := range s.nodes {
 		done.Go(func() { n.Tick(ctx, at) })
 	}
+	done.Go(func() { s.scheduler.tick(at) })
 	done.Wait()
+}
+
+// Close shuts down all receivers, which flush their data.
+func (s *simulation) Close() error {
+	var errs []error
+	for _, n := range s.nodes {
+		errs = append(errs, n.Close())
+	}
+	return errors.Join(append(errs, s.scheduler.Close())...)
 }

@@ -118,6 +118,7 @@ var layers = []struct {
 	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
 	{"internal/scheduler", []string{"internal/optional"}},
 	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler"}},
+	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
@@ -194,7 +195,7 @@ var layers = []struct {
 	{"internal/bundle", []string{"internal/device", "internal/kmsg", "internal/logging", "internal/node", "internal/redact", "go.yaml.in/yaml/v3"}},
 
 	// A simulated fleet, through an agent's receivers, into any store that a hub supports.
-	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "exporter/hubexporter", "receiver/gpureceiver", "receiver/inferencereceiver", collector, zap}},
+	{"internal/demo", []string{"internal/device/sim", "internal/local", "internal/node", "internal/scheduler/kube/simulated", "exporter/hubexporter", "receiver/gpureceiver", "receiver/inferencereceiver", "receiver/schedulerreceiver", collector, zap}},
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.

@@ -3,6 +3,7 @@ package schedulerreceiver
 import (
 	"context"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
@@ -10,6 +11,17 @@ import (
 
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
+
+// NewFactoryWithCluster returns the factory of a receiver that reports another Kubernetes cluster than that of an API
+// server, such as a simulated one, at the times that come from rounds. Its counts begin at began.
+func NewFactoryWithCluster(from Cluster, began time.Time, rounds <-chan time.Time) receiver.Factory {
+	return receiver.NewFactory(metadata.Type, createDefaultConfig,
+		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
+			r := newReporter(cfg.(*Config), set, next, from, began)
+			r.rounds = rounds
+			return r, nil
+		}, metadata.MetricsStability))
+}
 
 // NewFactory returns the factory of the receiver.
 func NewFactory() receiver.Factory {

@@ -63,12 +63,20 @@ func (c *KubernetesConfig) lease() kubeapi.Lease {
 	return kubeapi.Lease{Name: c.Lease}
 }
 
-// kubernetesReceiver reports what a Watcher knows.
+// Cluster is where a receiver looks at the pods and nodes of a Kubernetes cluster.
+type Cluster interface {
+	// Run keeps what is known current until ctx is done.
+	Run(ctx context.Context)
+	View(now time.Time) live.View
+}
+
+// kubernetesReceiver reports what a Cluster knows.
 type kubernetesReceiver struct {
 	cfg      *Config
 	set      receiver.Settings
 	next     consumer.Metrics
-	watcher  *live.Watcher
+	watcher  Cluster
+	rounds   <-chan time.Time // nil: a clock of the configured interval
 	identity string
 	mb       *metadata.MetricsBuilder
 	began    time.Time
@@ -98,12 +106,19 @@ func newKubernetes(cfg *Config, set receiver.Settings, next consumer.Metrics) (*
 	}
 	lease := cfg.Kubernetes.lease()
 	lease.Identity = host + "_" + rand.Text()[:10] // two processes of a machine are two
+	watcher := live.NewWatcher(api, live.Config{Vendors: local.Vendors(), TeamLabel: cfg.Kubernetes.TeamLabel, Lease: lease})
+	r := newReporter(cfg, set, next, watcher, time.Now())
+	r.identity = lease.Identity
+	return r, nil
+}
+
+// newReporter returns a receiver that reports a cluster, with counts since began.
+func newReporter(cfg *Config, set receiver.Settings, next consumer.Metrics, from Cluster, began time.Time) *kubernetesReceiver {
 	return &kubernetesReceiver{
-		cfg: cfg, set: set, next: next, identity: lease.Identity, began: time.Now(),
-		watcher: live.NewWatcher(api, live.Config{Vendors: local.Vendors(), TeamLabel: cfg.Kubernetes.TeamLabel, Lease: lease}),
-		mb:      metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set),
-		shown:   series.Memory{Only: func(m pmetric.Metric) bool { return !series.Cumulative(m) }},
-	}, nil
+		cfg: cfg, set: set, next: next, began: began, watcher: from,
+		mb:    metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set),
+		shown: series.Memory{Only: func(m pmetric.Metric) bool { return !series.Cumulative(m) }},
+	}
 }
 
 // Start implements component.Component.
@@ -112,13 +127,17 @@ func (r *kubernetesReceiver) Start(context.Context, component.Host) error {
 	r.cancel = cancel
 	r.done.Go(func() { r.watcher.Run(ctx) })
 	r.done.Go(func() {
-		rounds := time.NewTicker(r.cfg.Kubernetes.Interval)
-		defer rounds.Stop()
+		rounds := r.rounds
+		if rounds == nil {
+			clock := time.NewTicker(r.cfg.Kubernetes.Interval)
+			defer clock.Stop()
+			rounds = clock.C
+		}
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case now := <-rounds.C:
+			case now := <-rounds:
 				r.round(ctx, now)
 			}
 		}

@@ -140,8 +140,8 @@ func (g *gpu) activity(now *moment, up time.Duration) activity {
 
 func (g *gpu) pid() int { return firstPID + 100*g.slot }
 
-// thiefPID is the offset of a thief's PID from that of the first tenant.
-const thiefPID = 50
+// thiefPID is the offset of a thief's PID from that of the first tenant: after those of all tenants.
+const thiefPID = 98
 
 // process returns the process on the device, which holds used bytes, and that of a thief,
 // which takes a fifth of them.

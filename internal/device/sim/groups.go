@@ -30,6 +30,8 @@ type Group struct {
 type Stay struct {
 	From  time.Duration // since boot
 	Until time.Duration // 0: forever
+	// Loads is how long the tenant has the device before it uses it: images, data, a model.
+	Loads time.Duration
 	Pod   Pod
 	Job   Job // a Slurm job instead of a pod
 }
@@ -91,9 +93,13 @@ func (n *node) plan(cfg Config) error {
 // checkStays returns an error unless each stay ends before the next one starts. Times are
 // whole seconds, like the scripts.
 func checkStays(list []Stay) error {
+	if len(list) >= thiefPID { // each has a process of its own
+		return fmt.Errorf("%d stays of simulated devices, at most %d", len(list), thiefPID-1)
+	}
 	var last time.Duration
 	for i, s := range list {
-		if s.From < last || s.Until != 0 && s.Until <= s.From || s.Until == 0 && i < len(list)-1 || s.From%time.Second != 0 || s.Until%time.Second != 0 {
+		if s.From < last || s.Until != 0 && s.Until <= s.From || s.Until == 0 && i < len(list)-1 || s.From%time.Second != 0 || s.Until%time.Second != 0 || s.Loads%time.Second != 0 ||
+			s.Loads < 0 || s.Until != 0 && s.From+s.Loads >= s.Until {
 			return fmt.Errorf("invalid stay %d of simulated devices: from %s until %s, after a stay until %s", i, s.From, s.Until, last)
 		}
 		last = s.Until
@@ -128,7 +134,10 @@ func (g *gpu) settle(stays []Stay) {
 		if s.From > end {
 			add(end, -1, empty)
 		}
-		add(s.From, i, g.timeline)
+		if s.Loads > 0 {
+			add(s.From, i, empty)
+		}
+		add(s.From+s.Loads, i, g.timeline)
 		if end = s.Until; end == 0 {
 			return
 		}

@@ -177,7 +177,7 @@ func (j *slurmJob) labels() map[string]string {
 	labels := map[string]string{
 		"gpu_workload_kind": "slurm_job", "gpu_workload_name": j.name, "gpu_workload_team": j.account.name,
 		"slurm_cluster": slurmCluster, "slurm_job_id": j.id, "slurm_job_name": j.name, "slurm_user": j.user,
-		"slurm_account": j.account.name, "slurm_partition": "gpu", "slurm_qos": j.qos,
+		"slurm_account": j.account.name, "slurm_partition": "gpu", "slurm_qos": j.qos, "gpu_workload_queue": "gpu",
 	}
 	if j.array != "" {
 		labels["slurm_array_job_id"], labels["slurm_array_task_id"] = j.array, j.task

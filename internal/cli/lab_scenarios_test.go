@@ -164,6 +164,33 @@ func TestLabRelabelled(t *testing.T) {
 	}
 }
 
+// A pod's queue is named, and named differently, while it runs. Each second is billed to one queue.
+func TestLabQueueChanges(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1)
+	l.pod("a", 0)
+	l.run(101, "a", 0, 90)
+	l.start()
+	l.tick(5)
+	for _, queue := range []string{"gold", "iron"} {
+		l.api.PutPod(kubeapitest.Pod("n1", "ns", "a", podUID("a"),
+			kubeapitest.Object{"metadata": kubeapitest.Object{"labels": kubeapitest.Object{"kueue.x-k8s.io/queue-name": queue}}},
+			kubeapitest.Containers("main", containerID("a"))))
+		await.True(t, "the new queue", func() bool { return l.last("gpu.allocation", "gpu.workload.queue", queue) == 1 })
+		l.tick(5)
+	}
+	l.agent.stop()
+	billed, total := l.billed("queue"), 0.0
+	for queue, seconds := range billed {
+		if queue != "(unattributed)" {
+			total += seconds
+		}
+	}
+	if diff := cmp.Diff(l.held("a")+l.between("a"), total, cmpopts.EquateApprox(0, 1e-3)); diff != "" || billed["gold"] == 0 || billed["iron"] == 0 || billed["(none)"] == 0 {
+		t.Errorf("%v: seconds held (-) and billed (+):\n%s", billed, diff)
+	}
+}
+
 // A hub that starts long after the driver sees what was used since, not the counter of the driver's life.
 func TestLabLateHub(t *testing.T) {
 	t.Parallel()

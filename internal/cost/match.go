@@ -21,7 +21,7 @@ type matcher struct {
 // aliases are short label names for the match sections of rules and quotas.
 var aliases = map[string]string{
 	"model": fleet.LabelModel, "vendor": fleet.LabelVendor, "cluster": fleet.LabelCluster, "node": fleet.LabelNode, "host": fleet.LabelHost,
-	"instance_type": fleet.LabelHostType, "team": fleet.LabelTeam, "namespace": fleet.LabelNamespace, "account": fleet.LabelSlurmAccount,
+	"instance_type": fleet.LabelHostType, "team": fleet.LabelTeam, "namespace": fleet.LabelNamespace, "account": fleet.LabelSlurmAccount, "queue": fleet.LabelWorkloadQueue,
 	"user": fleet.LabelSlurmUser, "region": fleet.LabelRegion, "zone": fleet.LabelZone, "provider": fleet.LabelCloudProvider,
 }
 

@@ -164,6 +164,7 @@ func Dimensions() []Dimension {
 		{byNamespace, func(l query.Labels) string { return l[fleet.LabelNamespace] }, false},
 		{"user", fleet.UserOf, false},
 		{"account", func(l query.Labels) string { return l[fleet.LabelSlurmAccount] }, false},
+		{"queue", fleet.QueueOf, false},
 		{byWorkload, workloadOf, false},
 		{"model", func(l query.Labels) string { return l[fleet.LabelModel] }, true},
 		{byCluster, clusterOf, true},

@@ -180,6 +180,7 @@ const (
 	LabelKind           = "gpu_workload_kind"
 	LabelWorkload       = "gpu_workload_name"
 	LabelTeam           = "gpu_workload_team"
+	LabelWorkloadQueue  = "gpu_workload_queue"
 	LabelNamespace      = "k8s_namespace_name"
 	LabelPod            = "k8s_pod_name"
 	LabelPodUID         = "k8s_pod_uid"

@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/otlptranslator"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // names returns the constants of names.go whose name begins with prefix, by their value.
@@ -235,4 +237,18 @@ var spells = map[string]bool{
 	"internal/agent/config.go":              true, // keys of a Collector's configuration
 	"internal/hub/rules/watch.go":           true, // attributes, some spelled like labels
 	"processor/reservedprocessor/names.go":  true, // what an agent reserves, before it is in a store
+}
+
+// Catches jobs in no queue because their agent is older than the label.
+func TestQueueOf(t *testing.T) {
+	f := func(l query.Labels, want string) {
+		t.Helper()
+		if got := QueueOf(l); got != want {
+			t.Errorf("%v: queue %q, want %q", l, got, want)
+		}
+	}
+	f(query.Labels{LabelWorkloadQueue: "gold"}, "gold")
+	f(query.Labels{LabelSlurmPartition: "gpu"}, "gpu")
+	f(query.Labels{LabelWorkloadQueue: "gpu", LabelSlurmPartition: "gpu"}, "gpu")
+	f(query.Labels{LabelNamespace: "ml"}, "")
 }

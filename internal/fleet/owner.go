@@ -38,6 +38,9 @@ func TeamOf(l query.Labels) string {
 	return cmp.Or(l[LabelTeam], l[LabelSlurmAccount], l[LabelNamespace])
 }
 
+// QueueOf returns the queue of a series. Agents before the label reported a Slurm job's partition only.
+func QueueOf(l query.Labels) string { return cmp.Or(l[LabelWorkloadQueue], l[LabelSlurmPartition]) }
+
 // UserOf returns the user of a series.
 func UserOf(l query.Labels) string { return cmp.Or(l[LabelSlurmUser], l[LabelUser]) }
 

@@ -10,7 +10,7 @@ import (
 var rowLabels = []string{
 	LabelUUID, LabelModel, LabelVendor, LabelPartition, LabelPartitionProfile,
 	LabelHost, LabelHostType, LabelNode, LabelCluster, LabelCloudProvider, LabelRegion, LabelZone, LabelRack, LabelSimulated,
-	LabelKind, LabelWorkload, LabelTeam, LabelNamespace, LabelPod, LabelPodUID, LabelContainer, LabelContainerID, LabelContainerName, LabelUser,
+	LabelKind, LabelWorkload, LabelTeam, LabelWorkloadQueue, LabelNamespace, LabelPod, LabelPodUID, LabelContainer, LabelContainerID, LabelContainerName, LabelUser,
 	LabelSlurmCluster, LabelSlurmJob, LabelSlurmUser, LabelSlurmAccount, LabelSlurmPartition,
 	"k8s_deployment_name", "k8s_replicaset_name", "k8s_statefulset_name", "k8s_daemonset_name", "k8s_job_name", "k8s_cronjob_name",
 	"slurm_job_name", "slurm_qos", "slurm_array_job_id", "slurm_array_task_id", "container_image_name",

@@ -84,7 +84,8 @@ var layers = []struct {
 
 	// The owner of the work on a device.
 	{"internal/workload", []string{"internal/device"}},
-	{"internal/workload/kubeapi", []string{"go.yaml.in/yaml/v3"}},
+	{"internal/workload/podgroup", nil},
+	{"internal/workload/kubeapi", []string{"internal/workload/podgroup", "go.yaml.in/yaml/v3"}},
 	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
 	{"internal/workload/cgroup", nil},
 	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
@@ -117,7 +118,7 @@ var layers = []struct {
 	{"internal/inference", []string{"internal/optional", "internal/promtext"}},
 	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
 	{"internal/scheduler", []string{"internal/optional"}},
-	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler"}},
+	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler", "internal/workload/podgroup"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},

@@ -55,6 +55,7 @@ func jobWorkload(j sim.Job) workload.Workload {
 		ID: "slurm/" + j.ID, Kind: "slurm_job", Name: j.Name, Team: j.Account,
 		Attributes: map[string]string{
 			"slurm.job.id": j.ID, "slurm.job.name": j.Name, "slurm.user": j.User, "slurm.account": j.Account, "slurm.partition": j.Partition, "slurm.cluster": j.Cluster,
+			workload.KeyQueue: j.Partition,
 		},
 	}
 }

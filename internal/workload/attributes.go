@@ -13,6 +13,8 @@ const (
 	KeyKind = OwnPrefix + "kind"
 	KeyName = OwnPrefix + "name"
 	KeyTeam = OwnPrefix + "team"
+	// KeyQueue is an attribute in the map: few workloads have one.
+	KeyQueue = OwnPrefix + "queue"
 )
 
 // Attribute is one attribute of a workload, as exported on time series and log records.
@@ -52,6 +54,7 @@ func Meanings() []Meaning {
 		{KeyKind, "What the workload is: deployment, job and so on, container, process; unallocated (no workload holds it), unattributed (used by an unknown workload) or other (workloads beyond the limit)."},
 		{KeyName, "Name that users know the workload by: the deployment's, not the pod's."},
 		{KeyTeam, "Team that the workload belongs to, from a label or a mapping."},
+		{KeyQueue, "Queue in which a queueing system such as Kueue, Volcano, KAI, YuniKorn or Koordinator has the pod, or the partition of the Slurm job. Absent if there is none."},
 		{"k8s.namespace.name", "Namespace of the pod."},
 		{"k8s.pod.name", "Name of the pod."},
 		{"k8s.pod.uid", "UID of the pod."},

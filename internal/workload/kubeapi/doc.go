@@ -1,5 +1,5 @@
 // Package kubeapi learns from the Kubernetes API server what the kubelet does not report
-// about the pods of this node: their UID and phase, their owners, selected labels, and the
+// about the pods of this node: their UID and phase, their owners or group, their queue, selected labels, and the
 // other names of claimed devices.
 //
 // It needs a service account or a kubeconfig, and the permissions below. It caches what it
@@ -38,10 +38,13 @@
 //	- apiGroups: [apps]          # above the ReplicaSet: an Argo Rollout, an operator's own kind
 //	  resources: [replicasets, deployments, statefulsets, daemonsets]
 //	  verbs: [get]
-//	- apiGroups: [batch]         # above the Job: CronJob, JobSet, TrainJob
+//	- apiGroups: [batch]         # above the Job: CronJob, JobSet, TrainJob; its queue
 //	  resources: [jobs, cronjobs]
 //	  verbs: [get]
-//	- apiGroups: [ray.io, kubeflow.org, trainer.kubeflow.org, jobset.x-k8s.io, leaderworkerset.x-k8s.io, argoproj.io]
+//	- apiGroups: [batch.volcano.sh] # above the Volcano job
+//	  resources: [jobs]
+//	  verbs: [get]
+//	- apiGroups: [ray.io, kubeflow.org, trainer.kubeflow.org, jobset.x-k8s.io, leaderworkerset.x-k8s.io, workload.codeflare.dev, sparkoperator.k8s.io, argoproj.io]
 //	  resources:                 # above these: the RayJob of a RayCluster, the TrainJob of a JobSet
 //	  - rayclusters
 //	  - rayjobs
@@ -55,6 +58,8 @@
 //	  - trainjobs
 //	  - jobsets
 //	  - leaderworkersets
+//	  - appwrappers
+//	  - sparkapplications
 //	  - rollouts
 //	  - workflows
 //	  verbs: [get]
@@ -68,7 +73,8 @@
 // Add the kinds of other operators that create pods. Only their metadata is requested, but
 // RBAC cannot express that. If an owner may not be read, the kind and name in the reference
 // to it are used, which the pod itself has. For a ReplicaSet created by a Deployment or a
-// Rollout, the pod has the hash, and the name without the hash is the name of the Deployment.
+// Rollout, the pod has the hash, and the name without the hash is the name of the Deployment. Pods of a JobSet
+// and of a LeaderWorkerSet have its name in a label.
 //
 // RBAC cannot restrict ResourceSlices to a node; the field selector does that.
 package kubeapi

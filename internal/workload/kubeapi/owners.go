@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 const (
@@ -48,7 +51,16 @@ func (r ownerRef) group() string {
 	return group
 }
 
-func (r ownerRef) owner() Owner { return Owner{strings.ToLower(r.Kind), r.Name} }
+func (r ownerRef) owner() Owner {
+	kind := strings.ToLower(r.Kind)
+	if kind == "job" && r.group() == "batch.volcano.sh" {
+		kind = "vcjob" // as kubectl calls it: a Job of Kubernetes may have the same name
+	}
+	return Owner{kind, r.Name}
+}
+
+// pod reports whether the owner is a pod: never the workload itself, but the leader of others.
+func (r ownerRef) pod() bool { return r.APIVersion == "v1" && r.Kind == "Pod" }
 
 // owners knows the owners of pods' owners.
 type owners struct {
@@ -62,9 +74,10 @@ type owners struct {
 	kinds  lru[string, kinds] // by apiVersion; used only by the goroutine that answers
 }
 
-// above is the controller of an owner.
+// above is what is known about an owner: its controller and its queue.
 type above struct {
 	ref   ownerRef
+	queue string    // that the owner itself names
 	none  bool      // the owner has no controller
 	until time.Time // when to look up again; zero: never
 }
@@ -87,35 +100,35 @@ func (o *owners) init() {
 	o.queued, o.denied, o.wake = map[string]bool{}, map[string]refusal{}, make(chan struct{}, 1)
 }
 
-// of returns the known owners of p, and queues a lookup of the next one.
-func (o *owners) of(p *pod) []Owner {
+// of returns the known owners of p and the queue that the nearest of them names, and queues a lookup of the next one.
+func (o *owners) of(p *pod) (chain []Owner, queue string) {
 	if p.ref == (ownerRef{}) {
-		return nil
+		if p.group != "" {
+			chain = []Owner{{"podgroup", p.group}}
+		}
+		return chain, ""
 	}
-	var chain []Owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for ref, depth := p.ref, 0; depth < maxDepth; depth++ {
 		if ref.APIVersion == "v1" && ref.Kind == "Node" {
-			return chain // a static pod: its owner, the node, is not a workload
+			return chain, queue // a static pod: its owner, the node, is not a workload
 		}
 		chain = append(chain, ref.owner())
 		a, ok := o.known.get(ref.UID)
 		if !ok || !a.until.IsZero() && time.Now().After(a.until) {
 			o.ask(ownerQuestion{p.Namespace, ref})
 		}
-		if a.none {
-			return chain
-		}
+		queue = cmp.Or(queue, a.queue)
 		if a.ref == (ownerRef{}) {
-			if depth == 0 && p.hint != (Owner{}) {
+			if p.hint != (Owner{}) && (depth == 0 && !a.none || ref.pod()) {
 				chain = append(chain, p.hint)
 			}
-			return chain
+			return chain, queue
 		}
 		ref = a.ref
 	}
-	return chain
+	return chain, queue
 }
 
 // ask queues q. If the queue is full, the lookup is repeated when the pod is looked up
@@ -136,16 +149,21 @@ func poke(c chan struct{}) {
 	}
 }
 
-// hint returns the creator of the ReplicaSet ref, derived from the hash label of its pods.
-func hint(ref ownerRef, labels map[string]string) Owner {
-	if ref.Kind != "ReplicaSet" || ref.group() != "apps" {
+// hint returns the creator of the ReplicaSet ref, derived from the hash label of its pods, or the set that an operator's
+// label names.
+func hint(ref ownerRef, marks *podgroup.Marks) Owner {
+	if group := ref.group(); group != "apps" && group != "batch" {
 		return Owner{}
+	}
+	if ref.Kind != "ReplicaSet" {
+		kind, name := marks.Set(ref.Kind, ref.Name)
+		return Owner{kind, strings.Clone(name)}
 	}
 	for _, by := range []struct{ label, kind string }{
 		{"pod-template-hash", "deployment"},
 		{"rollouts-pod-template-hash", "rollout"},
 	} {
-		if hash := labels[by.label]; hash != "" {
+		if hash := marks.Labels[by.label]; hash != "" {
 			if name, ok := strings.CutSuffix(ref.Name, "-"+hash); ok && name != "" {
 				return Owner{by.kind, strings.Clone(name)}
 			}
@@ -230,7 +248,7 @@ func (c *Client) answerOwner(ctx context.Context, q ownerQuestion) {
 	defer o.mu.Unlock()
 	delete(o.queued, q.ref.UID)
 	if old, ok := o.known.get(q.ref.UID); ok && err != nil {
-		a.ref, a.none = old.ref, old.none // the previous result still holds
+		a.ref, a.queue, a.none = old.ref, old.queue, old.none // the previous result still holds
 	}
 	o.known.put(q.ref.UID, a)
 	switch {
@@ -299,12 +317,14 @@ func (o *owners) recentlyDenied(resource string) error {
 // old object can no longer be determined.
 var errReplaced = errors.New("the owner was replaced")
 
-// parseOwner returns the controller of the object in b, which must have the given UID.
+// parseOwner returns the controller and the queue of the object in b, which must have the given UID.
 func parseOwner(b []byte, uid string) (above, error) {
 	var obj struct {
 		Metadata struct {
-			UID             string      `json:"uid"`
-			OwnerReferences []reference `json:"ownerReferences"`
+			UID             string               `json:"uid"`
+			Labels          map[string]string    `json:"labels"`
+			Annotations     podgroup.Annotations `json:"annotations"`
+			OwnerReferences []reference          `json:"ownerReferences"`
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(b, &obj); err != nil {
@@ -316,10 +336,12 @@ func parseOwner(b []byte, uid string) (above, error) {
 	if obj.Metadata.UID != uid {
 		return above{}, errReplaced
 	}
+	marks := podgroup.Marks{Labels: obj.Metadata.Labels, Annotations: &obj.Metadata.Annotations, Spec: &podgroup.Spec{}}
+	queue := strings.Clone(marks.Queue())
 	for _, r := range obj.Metadata.OwnerReferences {
 		if r.Controller && r.Kind != "" && r.Name != "" && r.UID != "" && r.UID != uid {
-			return above{ref: ownerRef{r.APIVersion, r.Kind, r.Name, r.UID}}, nil
+			return above{ref: ownerRef{r.APIVersion, r.Kind, r.Name, r.UID}, queue: queue}, nil
 		}
 	}
-	return above{none: true}, nil
+	return above{none: true, queue: queue}, nil
 }

@@ -1,12 +1,15 @@
 package kubeapi
 
 import (
+	"cmp"
 	"fmt"
 	urlpath "path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Pod is what is kept about a pod.
@@ -14,8 +17,11 @@ type Pod struct {
 	UID, Namespace, Name string
 	Phase                string // Pending, Running, Succeeded, Failed
 	Team                 string // from the team label
-	Labels               map[string]string
-	// Owner is the workload that users know: the topmost known owner, or the pod itself.
+	// Queue is what the pod, else the nearest owner that names one, says to be its queue; empty if none does.
+	Queue  string
+	Labels map[string]string
+	// Owner is the workload that users know: the topmost known owner, the group of a pod without an owner, or the
+	// pod itself.
 	Owner Owner
 	// Owners are all known owners, the direct one first. Owner is the last of them.
 	Owners       []Owner
@@ -40,10 +46,13 @@ type Owner struct {
 // pod is a Pod without owners, and how to find them.
 type pod struct {
 	Pod
-	ref  ownerRef // the controller; zero if there is none
-	hint Owner    // the Deployment or Rollout above the ReplicaSet, derived from the hash in its name
+	ref ownerRef // the controller; zero if there is none
+	// hint is the Deployment or Rollout above the ReplicaSet, derived from the hash in its name, or the set that the
+	// operator's label names.
+	hint Owner
 
 	static string // UID assigned by the kubelet, for a static pod
+	group  string // the group of a pod without a controller
 }
 
 // maxPods bounds the pods of a node. Kubernetes supports 110; some users run 500.
@@ -109,7 +118,9 @@ func (c *Client) withOwners(p *pod) Pod {
 		return Pod{}
 	}
 	out := p.Pod // its maps are immutable
-	out.Owners = c.owners.of(p)
+	var queue string
+	out.Owners, queue = c.owners.of(p)
+	out.Queue = cmp.Or(out.Queue, queue)
 	out.Owner = Owner{"pod", p.Name}
 	if n := len(out.Owners); n > 0 {
 		out.Owner = out.Owners[n-1]
@@ -200,6 +211,7 @@ type podObject struct {
 		OwnerReferences []reference       `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec struct {
+		podgroup.Spec
 		NodeName       string      `json:"nodeName"`
 		InitContainers []container `json:"initContainers"`
 		Containers     []container `json:"containers"`
@@ -214,6 +226,8 @@ type podObject struct {
 
 // annotations is the decoded part of the annotations of a pod.
 type annotations struct {
+	podgroup.Annotations
+
 	// The UID that the kubelet assigned to a static pod. The UID of its mirror pod
 	// in the API is different and does not appear in cgroups and logs.
 	StaticUID string `json:"kubernetes.io/config.hash"`
@@ -298,6 +312,8 @@ func (s *podStore) strip(p *podObject) *pod {
 			out.Labels[k] = v
 		}
 	}
+	marks := podgroup.Marks{UID: m.UID, Labels: m.Labels, Annotations: &m.Annotations.Annotations, Spec: &p.Spec.Spec}
+	out.Queue = marks.Queue()
 	if s.c.cfg.TeamLabel != "" {
 		out.Team = m.Labels[s.c.cfg.TeamLabel]
 	}
@@ -316,9 +332,12 @@ func (s *podStore) strip(p *podObject) *pod {
 	for _, r := range m.OwnerReferences {
 		if r.Controller {
 			out.ref = ownerRef{r.APIVersion, r.Kind, r.Name, r.UID}
-			out.hint = hint(out.ref, m.Labels)
+			out.hint = hint(out.ref, &marks)
 			break
 		}
+	}
+	if out.ref == (ownerRef{}) {
+		out.group = marks.Group().Name
 	}
 	return out
 }

@@ -256,6 +256,7 @@ func (b *builder) workload(p kubeapi.Pod, container, id string) workload.Workloa
 			w.Attributes[key] = value
 		}
 	}
+	set(workload.KeyQueue, p.Queue)
 	set("k8s.namespace.name", p.Namespace)
 	set("k8s.pod.name", p.Name)
 	set("k8s.pod.uid", p.UID)

@@ -84,6 +84,7 @@ func (j Job) workload(cluster string, teams map[string]string) workload.Workload
 		{"slurm.user", j.User},
 		{"slurm.account", j.Account},
 		{"slurm.partition", j.Partition},
+		{workload.KeyQueue, j.Partition}, // one word for all schedulers
 		{"slurm.qos", j.QOS},
 		{"slurm.array.job.id", j.ArrayJobID},
 		{"slurm.array.task.id", j.ArrayTaskID},

@@ -110,7 +110,7 @@ func TestSource(t *testing.T) {
 	h.src.scan()
 	job := workload.Workload{ID: "slurm/hpc/7", Kind: "slurm_job", Name: "train", Team: "ml", Attributes: map[string]string{
 		"slurm.cluster": "hpc", "slurm.job.id": "7", "slurm.job.name": "train", "slurm.user": "alice", "slurm.account": "ml",
-		"slurm.partition": "gpu", "slurm.qos": "normal", "slurm.array.job.id": "4", "slurm.array.task.id": "2",
+		"gpu.workload.queue": "gpu", "slurm.partition": "gpu", "slurm.qos": "normal", "slurm.array.job.id": "4", "slurm.array.task.id": "2",
 	}}
 	bare := workload.Workload{ID: "slurm/hpc/8", Kind: "slurm_job", Name: "8", Attributes: map[string]string{"slurm.cluster": "hpc", "slurm.job.id": "8"}}
 	grant := func(w workload.Workload, id string) workload.Grant {

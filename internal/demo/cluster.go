@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
@@ -24,21 +23,7 @@ import (
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver"
 )
 
-const (
-	productLabel = "nvidia.com/gpu.product"
-	amdLabel     = "amd.com/gpu.product-name"
-	teamLabel    = local.DefaultTeamLabel
-)
-
-// offers is how Kubernetes knows a simulated model: its resource, and the label of the node that names the model, if
-// the vendor has one.
-var offers = map[string]struct{ resource, label, name string }{
-	"h100":   {nvidiaGPU, productLabel, h100},
-	"h200":   {nvidiaGPU, productLabel, "NVIDIA-H200"},
-	"mi300x": {amdGPU, amdLabel, amd},
-	"gaudi3": {"habana.ai/gaudi", "", ""},
-	"p150a":  {"tenstorrent.com/blackhole", "", ""},
-}
+const teamLabel = local.DefaultTeamLabel
 
 // script returns the Kubernetes cluster of a fleet that was booted at start: its machines are the nodes, the tenants of their
 // devices are pods with the times at which these devices change hands, and other pods wait.
@@ -70,8 +55,8 @@ func addNode(c *simulated.Cluster, m Machine) error {
 		n.Devices[resource]++
 	}
 	for _, g := range m.Groups {
-		if o := offers[g.Model]; o.label != "" {
-			n.Labels[o.label] = o.name
+		if o, _ := sim.OfferOf(g.Model); o.Label != "" {
+			n.Labels[o.Label] = o.Product
 		}
 	}
 	c.Nodes = append(c.Nodes, n)
@@ -136,17 +121,30 @@ func resourcesOf(cfg sim.Config) (map[string]string, error) {
 		}
 	}
 	at := 0
+	var whole sim.Offer
 	for _, d := range devices {
 		id := d.ID()
 		if id.Parent == "" {
-			out[id.UUID] = offers[models[at]].resource
+			if whole, err = offer(models[at]); err != nil {
+				return nil, err
+			}
+			out[id.UUID] = whole.Resource
 			at++
 			continue
 		}
-		delete(out, id.Parent) // offered in parts
-		out[id.UUID] = "nvidia.com/mig-" + strings.ReplaceAll(id.Profile, "+", ".")
+		delete(out, id.Parent) // offered in parts, which follow their parent
+		out[id.UUID] = whole.Part(id.Profile)
 	}
 	return out, nil
+}
+
+// offer returns how Kubernetes knows the devices of a model.
+func offer(model string) (sim.Offer, error) {
+	o, ok := sim.OfferOf(model)
+	if !ok {
+		return o, fmt.Errorf("the demo's cluster does not know as what %s is offered", model)
+	}
+	return o, nil
 }
 
 // elected is the receiver of an elected agent that watches the simulated cluster.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/gpumeter/gpumeter/internal/device/sim"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube/simulated"
 )
 
@@ -43,33 +44,30 @@ func requestOf(namespace, owner string) asked {
 }
 
 const (
-	h100, amd = "NVIDIA-H100-80GB-HBM3", "AMD_Instinct_MI300X_OAM"
-
-	nvidiaGPU, amdGPU = "nvidia.com/gpu", "amd.com/gpu"
-	admission         = "kueue.x-k8s.io/admission" // the gate of pods that Kueue has not admitted
-	queueLabel        = "kueue.x-k8s.io/queue-name"
-	groupLabel        = "scheduling.x-k8s.io/pod-group"
+	admission  = "kueue.x-k8s.io/admission" // the gate of pods that Kueue has not admitted
+	queueLabel = "kueue.x-k8s.io/queue-name"
+	groupLabel = "scheduling.x-k8s.io/pod-group"
 )
 
 // queue returns the pods that wait when the demo starts, and go on waiting.
 func queue() []simulated.Pod {
 	list := []simulated.Pod{
 		// Four H100 are free, but on two nodes.
-		waits("vision", "detector-train", "vision", 41*time.Hour+30*time.Minute, nvidiaGPU, 4, simulated.Pod{Selector: map[string]string{productLabel: h100}}),
+		waits("vision", "detector-train", "vision", 41*time.Hour+30*time.Minute, "h100", 4, simulated.Pod{}),
 		// Two MI300X are free, beside too few CPUs.
-		waits("research", "eval-suite", "research", 46*time.Hour, amdGPU, 1, simulated.Pod{Selector: map[string]string{amdLabel: amd}, CPUs: 16}),
+		waits("research", "eval-suite", "research", 46*time.Hour, "mi300x", 1, simulated.Pod{CPUs: 16}),
 		// The team holds eight GPUs, all that its quota permits, and leaves them idle.
-		waits("vision", "segmentation-prod", "vision", 43*time.Hour+5*time.Minute, nvidiaGPU, 2, simulated.Pod{
+		waits("vision", "segmentation-prod", "vision", 43*time.Hour+5*time.Minute, "h100", 2, simulated.Pod{
 			Words: "Pod vision/segmentation-prod-0 is rejected in PreFilter because ElasticQuota vision is more than Max",
 		}),
-		waits("product", "ranker", "product", 47*time.Hour+12*time.Minute, nvidiaGPU, 2, simulated.Pod{Gate: admission, Labels: map[string]string{queueLabel: "product"}}),
-		waits("research", "mixtral-eval", "research", 47*time.Hour+35*time.Minute, nvidiaGPU, 2, simulated.Pod{Selector: map[string]string{productLabel: "NVIDIA-H200"}}),
+		waits("product", "ranker", "product", 47*time.Hour+12*time.Minute, "h100", 2, simulated.Pod{Gate: admission, Labels: map[string]string{queueLabel: "product"}}),
+		waits("research", "mixtral-eval", "research", 47*time.Hour+35*time.Minute, "h200", 2, simulated.Pod{}),
 	}
 	// A gang: all four pods or none.
 	for i := range 4 {
-		p := waits("research", "llama-70b", "research", 45*time.Hour+20*time.Minute, nvidiaGPU, 4, simulated.Pod{
-			Labels: map[string]string{groupLabel: "llama-70b"}, Selector: map[string]string{productLabel: h100},
-			Words: "PodGroup research/llama-70b gets rejected due to Pod llama-70b-1 is unschedulable even after PostFilter",
+		p := waits("research", "llama-70b", "research", 45*time.Hour+20*time.Minute, "h100", 4, simulated.Pod{
+			Labels: map[string]string{groupLabel: "llama-70b"},
+			Words:  "PodGroup research/llama-70b gets rejected due to Pod llama-70b-1 is unschedulable even after PostFilter",
 		})
 		p.Name, p.UID = fmt.Sprintf("llama-70b-%d", i), podUID("research", fmt.Sprintf("llama-70b-%d", i))
 		list = append(list, p)
@@ -77,10 +75,11 @@ func queue() []simulated.Pod {
 	return list
 }
 
-// waits completes a pod that waits from created on.
-func waits(namespace, owner, team string, created time.Duration, resource string, devices int64, p simulated.Pod) simulated.Pod {
+// waits completes a pod that waits from created on for devices of a model.
+func waits(namespace, owner, team string, created time.Duration, model string, devices int64, p simulated.Pod) simulated.Pod {
+	kind, _ := sim.OfferOf(model) // TestDemoQueue fails for a model that is not offered
 	p.Namespace, p.Name, p.UID, p.Kind, p.Owner, p.Container = namespace, owner+"-0", podUID(namespace, owner), "job", owner, "main"
-	p.Created, p.Devices = created, map[string]int64{resource: devices}
+	p.Created, p.Devices, p.Selector = created, map[string]int64{kind.Resource: devices}, map[string]string{kind.Label: kind.Product}
 	labels := map[string]string{teamLabel: team}
 	maps.Copy(labels, p.Labels)
 	p.Labels = labels

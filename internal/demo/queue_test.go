@@ -61,11 +61,12 @@ func TestDemoQueue(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	room := s.Room(s.Reference())
-	pool := room.Pools[h100]
+	product := func(model string) string { o, _ := sim.OfferOf(model); return o.Product }
+	pool := room.Pools[product("h100")]
 	if pool == nil || pool.Free.Sum() != 4 || pool.Free.Placeable(4) != 0 {
 		t.Errorf("the pool of H100 is not split: %+v", pool)
 	}
-	if pool := room.Pools[amd]; pool == nil || pool.Stranded[scheduler.LacksCPU] != 2 {
+	if pool := room.Pools[product("mi300x")]; pool == nil || pool.Stranded[scheduler.LacksCPU] != 2 {
 		t.Errorf("no MI300X is stranded: %+v", pool)
 	}
 }

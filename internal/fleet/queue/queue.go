@@ -117,7 +117,9 @@ func At(ctx context.Context, store query.Store, at time.Time) ([]Cluster, error)
 		}
 		out = append(out, *c)
 	}
-	slices.SortFunc(out, func(a, b Cluster) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Scheduler, b.Scheduler)) })
+	slices.SortFunc(out, func(a, b Cluster) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Scheduler, b.Scheduler))
+	})
 	return out, nil
 }
 

@@ -42,3 +42,25 @@ func BenchmarkCluster(b *testing.B) {
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
 	runtime.KeepAlive(c)
 }
+
+// The same cluster, where every pod may move and 20 different demands for 8 GPUs wait: the advice of one round.
+func BenchmarkPlan(b *testing.B) {
+	c := NewCluster(vendors, "", nil)
+	add, commit := NodeSink{c}.Begin()
+	for i := range 1000 {
+		add(raw(b, node(fmt.Sprint("gn", i), "128")))
+	}
+	commit()
+	add, commit = at(c, epoch).Begin()
+	for i := range 7000 {
+		add(raw(b, pod(fmt.Sprint("p", i), fmt.Sprint("gn", i%1000), 1, fmt.Sprint(1+i%16), by("Job"))))
+	}
+	commit()
+	s := c.Snapshot(epoch)
+	for b.Loop() {
+		p := NewPlanner(s)
+		for i := range int64(20) {
+			p.Plan(&Demand{Requests: Requests{CPU: 1000 * (1 + i), Memory: 1 << 30, Devices: map[string]int64{gpu: 8}}})
+		}
+	}
+}

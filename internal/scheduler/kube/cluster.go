@@ -16,6 +16,12 @@ const (
 	maxNodes = 20_000
 )
 
+// Pods without accelerators that take less are never in the way of others: only what they take is kept.
+const (
+	largeCPU    = 1 * milli
+	largeMemory = 4 << 30
+)
+
 // Cluster is what is known of the pods and nodes of a cluster, which a PodSink and a NodeSink keep current. Its methods
 // and theirs may be called concurrently.
 type Cluster struct {
@@ -41,6 +47,7 @@ type pods struct {
 type taken struct {
 	node        string
 	cpu, memory int64
+	pod         *Pod // only if it takes so much that it may be in the way
 }
 
 func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken{}} }
@@ -77,7 +84,11 @@ func (p *pods) put(pod *Pod) {
 	case len(pod.Devices) > 0:
 		p.own[pod.UID] = pod
 	case pod.State.Has():
-		p.rest[pod.UID] = taken{pod.Node, pod.CPU, pod.Memory}
+		t := taken{node: pod.Node, cpu: pod.CPU, memory: pod.Memory}
+		if pod.CPU >= largeCPU || pod.Memory >= largeMemory {
+			t.pod = pod
+		}
+		p.rest[pod.UID] = t
 	}
 }
 
@@ -88,6 +99,8 @@ type Snapshot struct {
 	// Pods that ask for accelerators, and Nodes that offer some, sorted by name. Nil: they were never listed.
 	Pods  []*Pod
 	Nodes []*Node
+	// Others are pods without accelerators that take much CPU or memory from one of the Nodes, sorted by name.
+	Others []*Pod
 	// Demands are what the pods of now and of the last day ask for.
 	Demands []Weighted
 	// Refused counts the objects beyond a limit and those that could not be understood.
@@ -106,6 +119,10 @@ func (s *Snapshot) Pod(namespace, name string) *Pod {
 	return found
 }
 
+func byName(a, b *Pod) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+}
+
 // Snapshot returns the cluster as it is known now.
 func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	c.mu.Lock()
@@ -113,9 +130,7 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	s := &Snapshot{Time: now, Vendors: c.vendors, Demands: c.history.list(now), Refused: c.refused.pods + c.refused.nodes + c.history.refused}
 	if c.synced.pods {
 		s.Pods = slices.AppendSeq(make([]*Pod, 0, len(c.pods.own)), maps.Values(c.pods.own))
-		slices.SortFunc(s.Pods, func(a, b *Pod) int {
-			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-		})
+		slices.SortFunc(s.Pods, byName)
 	}
 	if !c.synced.nodes {
 		return s
@@ -138,7 +153,11 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	}
 	for _, t := range c.pods.rest {
 		take(t.node, Requests{CPU: t.cpu, Memory: t.memory})
+		if t.pod != nil && nodes[t.node] != nil {
+			s.Others = append(s.Others, t.pod)
+		}
 	}
+	slices.SortFunc(s.Others, byName)
 	for name, n := range nodes {
 		n.Left = n.Allocatable.minus(used[name])
 	}

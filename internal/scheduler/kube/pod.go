@@ -16,9 +16,11 @@ import (
 type Pod struct {
 	UID, Namespace, Name string
 	Team                 string // from the team label
-	State                scheduler.State
-	Node                 string // empty: none yet
-	Nominated            string // the node where the scheduler made room for it
+	// Movable pods run elsewhere after they are deleted: a controller creates them again, on any node that fits.
+	Movable   bool
+	State     scheduler.State
+	Node      string // empty: none yet
+	Nominated string // the node where the scheduler made room for it
 	Demand
 	Gates []string
 	// Condition and Message are the scheduler's words on a pod that waits, empty if there are none yet.
@@ -48,6 +50,14 @@ type podObject struct {
 		Labels            map[string]string `json:"labels"`
 		CreationTimestamp time.Time         `json:"creationTimestamp"`
 		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
+		Annotations       struct {
+			SafeToEvict  string `json:"cluster-autoscaler.kubernetes.io/safe-to-evict"`
+			DoNotDisrupt string `json:"karpenter.sh/do-not-disrupt"`
+		} `json:"annotations"`
+		OwnerReferences []struct {
+			Kind       string `json:"kind"`
+			Controller bool   `json:"controller"`
+		} `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec struct {
 		NodeName       string            `json:"nodeName"`
@@ -110,7 +120,7 @@ func (o *resourcesObject) requests(v device.Vendors) (Requests, error) {
 // maxMessage bounds the text that is kept of a condition. The scheduler joins the reasons of all nodes.
 const maxMessage = 2 << 10
 
-// parsePod reads a pod of the API. Of a pod that asks for no accelerator it fills only what counts on its node.
+// parsePod reads a pod of the API.
 func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	var o podObject
 	if err := json.Unmarshal(b, &o); err != nil {
@@ -127,7 +137,7 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	p := Pod{
 		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Node: o.Spec.NodeName, State: o.state(), Demand: Demand{Requests: need},
 	}
-	if len(need.Devices) == 0 {
+	if len(need.Devices) == 0 && !p.State.Has() {
 		return p, nil
 	}
 	if teamLabel != "" {
@@ -140,9 +150,23 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	for _, g := range o.Spec.Gates {
 		p.Gates = append(p.Gates, g.Name)
 	}
+	p.Movable = o.movable()
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
 	o.conditions(&p)
 	return p, nil
+}
+
+// movable reports whether a controller would create the pod again, and not on the same node, and nobody objects.
+func (o *podObject) movable() bool {
+	if a := o.Metadata.Annotations; a.SafeToEvict == "false" || a.DoNotDisrupt == "true" {
+		return false
+	}
+	for _, r := range o.Metadata.OwnerReferences {
+		if r.Controller {
+			return r.Kind != "DaemonSet" && r.Kind != "Node"
+		}
+	}
+	return false
 }
 
 // conditions reads what the scheduler and the kubelet said, and when.

@@ -50,7 +50,13 @@ func (s *Snapshot) Why(p *Pod) []string {
 	}
 	lines := []string{fmt.Sprintf("%s for %s: %s.", first, p.asks(), because)}
 	if s.Nodes != nil {
-		lines = append(lines, s.inFront(p))
+		line := s.inFront(p)
+		if p.State == scheduler.Pending && p.Nominated == "" {
+			if plan, ok := NewPlanner(s).Plan(&p.Demand); ok {
+				line += " It would fit " + plan.String() + "."
+			}
+		}
+		lines = append(lines, line)
 	}
 	return append(lines, s.says(p))
 }

@@ -63,3 +63,21 @@ func TestHistograms(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// Catches jobs beyond the limit whose devices are lost, and a job without a time that goes before those with one.
+func TestLongest(t *testing.T) {
+	at := func(hour int) time.Time { return time.Date(2026, 11, 19, hour, 0, 0, 0, time.UTC) }
+	w := func(name string, devices int64, since time.Time) Waiting {
+		return Waiting{Group: Group{Queue: "q", Reason: Device}, ID: "id-" + name, Name: name, Devices: devices, Since: since}
+	}
+	list := []Waiting{w("unknown", 1, time.Time{}), w("young", 2, at(9)), w("old", 4, at(1)), w("big", 8, at(5)), w("small", 1, at(5))}
+	f := func(limit int, want ...Waiting) {
+		t.Helper()
+		if diff := cmp.Diff(want, Longest(list, limit)); diff != "" {
+			t.Errorf("limit %d (-want +got):\n%s", limit, diff)
+		}
+	}
+	f(5, list[2], list[3], list[4], list[1], list[0])
+	f(2, list[2], list[3], Waiting{Group: Group{Queue: other, Team: other, Reason: Other}, ID: other, Name: other, Devices: 4})
+	f(0, Waiting{Group: Group{Queue: other, Team: other, Reason: Other}, ID: other, Name: other, Devices: 16})
+}

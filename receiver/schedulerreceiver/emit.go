@@ -61,6 +61,7 @@ func (e *emitter) emit(s slurmctl.Snapshot) pmetric.Metrics {
 		e.jobs(slurmctl.CountJobs(s.Jobs, e.cfg.Slurm.MaxSeries), slurmctl.CountQueue(s.Jobs))
 		e.durations.Observe(s.Time, s.Jobs, 2*e.cfg.Slurm.Interval)
 		w.jobs(slurmctl.Counts(s.Jobs), e.cfg.Slurm.MaxSeries)
+		w.waiting(slurmctl.Waiting(s.Jobs))
 		w.queues(slurmctl.Counts(s.Jobs), e.cfg.Slurm.MaxSeries)
 	}
 	if s.Nodes != nil {

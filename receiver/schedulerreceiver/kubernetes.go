@@ -209,6 +209,7 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 	case v.Snapshot != nil:
 		w.up(v.Err == nil)
 		w.jobs(v.Snapshot.Counts(), r.cfg.Kubernetes.MaxSeries)
+		w.waiting(v.Snapshot.Waiting())
 		if v.Snapshot.Nodes != nil {
 			w.room(v.Snapshot.Room(v.Snapshot.Reference()))
 		}

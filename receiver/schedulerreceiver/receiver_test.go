@@ -115,6 +115,7 @@ func TestEmit(t *testing.T) {
 	want := map[string]float64{
 		"scheduler.up": 1, "scheduler.job.count running gpu ml": 1, "scheduler.job.count pending gpu ml": 3, "scheduler.job.count finished gpu ml": 1,
 		"scheduler.job.pending.count resources gpu ml": 3, "scheduler.gpu.allocated  gpu ml": 8, "scheduler.gpu.pending  resources gpu ml": 6,
+		"scheduler.waiting.gpu  2  resources gpu ml": 6, "scheduler.waiting.time  2  resources gpu ml": 0,
 		"scheduler.gpu.count allocated h100": 5, "scheduler.gpu.count free h100": 3, "scheduler.gpu.count drained h100": 0, "scheduler.gpu.count down h100": 0,
 		"scheduler.gpu.placeable 1 h100": 3, "scheduler.gpu.placeable 2 h100": 1, "scheduler.gpu.placeable 4 h100": 0, "scheduler.gpu.placeable 8 h100": 0, "scheduler.gpu.placeable 16 h100": 0,
 		"scheduler.gpu.fragmentation 1 h100": 0, "scheduler.gpu.fragmentation 2 h100": 1 - 2./3, "scheduler.gpu.fragmentation 4 h100": 1, "scheduler.gpu.fragmentation 8 h100": 1, "scheduler.gpu.fragmentation 16 h100": 1,

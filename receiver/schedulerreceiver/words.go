@@ -3,6 +3,7 @@ package schedulerreceiver
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -48,6 +49,21 @@ func (w *words) jobs(all scheduler.Counts, limit int) {
 		return !gone
 	}) {
 		w.mb.RecordSchedulerGpuRequestedDataPoint(w.ts, c.Devices, w.cluster, w.kind, c.Queue, c.Team, c.Model)
+	}
+}
+
+// maxWaiting bounds the waiting jobs that have series of their own, and maxName the bytes of a name, which users choose.
+const maxWaiting, maxName = 100, 100
+
+// waiting records the waiting jobs one by one.
+func (w *words) waiting(list []scheduler.Waiting) {
+	now := w.ts.AsTime()
+	for _, j := range scheduler.Longest(list, maxWaiting) {
+		name := strings.ToValidUTF8(j.Name[:min(len(j.Name), maxName)], "")
+		w.mb.RecordSchedulerWaitingGpuDataPoint(w.ts, j.Devices, w.cluster, w.kind, j.Queue, j.Team, j.Model, string(j.Reason), j.ID, name)
+		if !j.Since.IsZero() {
+			w.mb.RecordSchedulerWaitingTimeDataPoint(w.ts, max(0, now.Sub(j.Since).Seconds()), w.cluster, w.kind, j.Queue, j.Team, j.Model, string(j.Reason), j.ID, name)
+		}
 	}
 }
 

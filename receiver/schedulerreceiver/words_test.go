@@ -26,6 +26,8 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.gpu.allocated", "of jobs; without a type, which the queue does not say", "of pods on a node"},
 	{"scheduler.gpu.pending", "of jobs; without a type", "of pods; with a type if the pod can only run on one"},
 	{"scheduler.gpu.requested", "the sum of both", "the sum of both"},
+	{"scheduler.waiting.gpu", "by job; the tasks of an array together. No more than 100 jobs by name", "by pod. No more than 100 pods by name"},
+	{"scheduler.waiting.time", "of the same jobs, since they may start", "of the same pods, since they were created"},
 	{"scheduler.gpu.placeable", "on nodes that accept jobs", "on nodes that are ready, not cordoned and not tainted for everybody"},
 	{"scheduler.gpu.fragmentation", "of the same nodes", "of the same nodes"},
 	{"scheduler.gpu.stranded", "all CPUs or all memory of the node are allocated; `cordoned` if it is drained or reserved, `not_ready` if it is down; no `taint`: Slurm has none", "per GPU, by the CPU and memory that pods of the last day ask for, as a median"},

@@ -15,13 +15,33 @@ func Counts(jobs []slurm.Job) scheduler.Counts {
 		if j.GPUs == 0 {
 			continue
 		}
-		g := scheduler.Group{Queue: j.Partition, Team: j.Account, State: stateOf(j)}
-		if g.State.Waits() {
-			g.Reason = reasonOf(j.Reason)
-		}
-		c.Add(g, j.Tasks, j.Tasks*j.GPUs)
+		c.Add(groupOf(j), j.Tasks, j.Tasks*j.GPUs)
 	}
 	return c
+}
+
+func groupOf(j *slurm.Job) scheduler.Group {
+	g := scheduler.Group{Queue: j.Partition, Team: j.Account, State: stateOf(j)}
+	if g.State.Waits() {
+		g.Reason = reasonOf(j.Reason)
+	}
+	return g
+}
+
+// Waiting returns the jobs that wait for GPUs. A job waits from the moment at which it may start.
+func Waiting(jobs []slurm.Job) []scheduler.Waiting {
+	var list []scheduler.Waiting
+	for i := range jobs {
+		j := &jobs[i]
+		if g := groupOf(j); j.GPUs > 0 && g.State.Waits() {
+			since := j.Submit
+			if j.Eligible.After(since) {
+				since = j.Eligible
+			}
+			list = append(list, scheduler.Waiting{Group: g, ID: j.ID, Name: j.Name, Devices: j.Tasks * j.GPUs, Since: since})
+		}
+	}
+	return list
 }
 
 func stateOf(j *slurm.Job) scheduler.State {

@@ -407,6 +407,46 @@ func (ms *SchedulerUpMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// SchedulerWaitingGpuMetricConfig provides config for the scheduler.waiting.gpu metric.
+type SchedulerWaitingGpuMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerWaitingGpuMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerWaitingTimeMetricConfig provides config for the scheduler.waiting.time metric.
+type SchedulerWaitingTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerWaitingTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SlurmBackfillCycleCountMetricConfig provides config for the slurm.backfill.cycle.count metric.
 type SlurmBackfillCycleCountMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1449,6 +1489,8 @@ type MetricsConfig struct {
 	SchedulerQueueGpuUsed           SchedulerQueueGpuUsedMetricConfig           `mapstructure:"scheduler.queue.gpu.used"`
 	SchedulerQueueJobCount          SchedulerQueueJobCountMetricConfig          `mapstructure:"scheduler.queue.job.count"`
 	SchedulerUp                     SchedulerUpMetricConfig                     `mapstructure:"scheduler.up"`
+	SchedulerWaitingGpu             SchedulerWaitingGpuMetricConfig             `mapstructure:"scheduler.waiting.gpu"`
+	SchedulerWaitingTime            SchedulerWaitingTimeMetricConfig            `mapstructure:"scheduler.waiting.time"`
 	SlurmBackfillCycleCount         SlurmBackfillCycleCountMetricConfig         `mapstructure:"slurm.backfill.cycle.count"`
 	SlurmBackfillCycleLast          SlurmBackfillCycleLastMetricConfig          `mapstructure:"slurm.backfill.cycle.last"`
 	SlurmBackfillCycleMax           SlurmBackfillCycleMaxMetricConfig           `mapstructure:"slurm.backfill.cycle.max"`
@@ -1562,6 +1604,12 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		SchedulerUp: SchedulerUpMetricConfig{
+			Enabled: true,
+		},
+		SchedulerWaitingGpu: SchedulerWaitingGpuMetricConfig{
+			Enabled: true,
+		},
+		SchedulerWaitingTime: SchedulerWaitingTimeMetricConfig{
 			Enabled: true,
 		},
 		SlurmBackfillCycleCount: SlurmBackfillCycleCountMetricConfig{

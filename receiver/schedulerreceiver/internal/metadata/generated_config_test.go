@@ -86,6 +86,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					SchedulerUp: SchedulerUpMetricConfig{
 						Enabled: true,
 					},
+					SchedulerWaitingGpu: SchedulerWaitingGpuMetricConfig{
+						Enabled: true,
+					},
+					SchedulerWaitingTime: SchedulerWaitingTimeMetricConfig{
+						Enabled: true,
+					},
 					SlurmBackfillCycleCount: SlurmBackfillCycleCountMetricConfig{
 						Enabled: true,
 					},
@@ -309,6 +315,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					SchedulerUp: SchedulerUpMetricConfig{
 						Enabled: false,
 					},
+					SchedulerWaitingGpu: SchedulerWaitingGpuMetricConfig{
+						Enabled: false,
+					},
+					SchedulerWaitingTime: SchedulerWaitingTimeMetricConfig{
+						Enabled: false,
+					},
 					SlurmBackfillCycleCount: SlurmBackfillCycleCountMetricConfig{
 						Enabled: false,
 					},
@@ -472,7 +484,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerQueueAttemptsMetricConfig{}, SchedulerQueueEvictedMetricConfig{}, SchedulerQueueFairShareMetricConfig{}, SchedulerQueueGpuBorrowedMetricConfig{}, SchedulerQueueGpuLimitMetricConfig{}, SchedulerQueueGpuNominalMetricConfig{}, SchedulerQueueGpuPendingMetricConfig{}, SchedulerQueueGpuUsedMetricConfig{}, SchedulerQueueJobCountMetricConfig{}, SchedulerUpMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerQueueAttemptsMetricConfig{}, SchedulerQueueEvictedMetricConfig{}, SchedulerQueueFairShareMetricConfig{}, SchedulerQueueGpuBorrowedMetricConfig{}, SchedulerQueueGpuLimitMetricConfig{}, SchedulerQueueGpuNominalMetricConfig{}, SchedulerQueueGpuPendingMetricConfig{}, SchedulerQueueGpuUsedMetricConfig{}, SchedulerQueueJobCountMetricConfig{}, SchedulerUpMetricConfig{}, SchedulerWaitingGpuMetricConfig{}, SchedulerWaitingTimeMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

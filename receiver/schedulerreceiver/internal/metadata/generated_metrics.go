@@ -100,6 +100,14 @@ var MetricsInfo = metricsInfo{
 		Name:       "scheduler.up",
 		Attributes: []string{"scheduler.cluster", "scheduler.type"},
 	},
+	SchedulerWaitingGpu: metricInfo{
+		Name:       "scheduler.waiting.gpu",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type", "scheduler.job.reason", "scheduler.job.id", "scheduler.job.name"},
+	},
+	SchedulerWaitingTime: metricInfo{
+		Name:       "scheduler.waiting.time",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type", "scheduler.job.reason", "scheduler.job.id", "scheduler.job.name"},
+	},
 	SlurmBackfillCycleCount: metricInfo{
 		Name:       "slurm.backfill.cycle.count",
 		Attributes: []string{"slurm.cluster"},
@@ -327,6 +335,8 @@ type metricsInfo struct {
 	SchedulerQueueGpuUsed           metricInfo
 	SchedulerQueueJobCount          metricInfo
 	SchedulerUp                     metricInfo
+	SchedulerWaitingGpu             metricInfo
+	SchedulerWaitingTime            metricInfo
 	SlurmBackfillCycleCount         metricInfo
 	SlurmBackfillCycleLast          metricInfo
 	SlurmBackfillCycleMax           metricInfo
@@ -1491,6 +1501,124 @@ func (m *metricSchedulerUp) emit(metrics pmetric.MetricSlice) {
 
 func newMetricSchedulerUp(cfg SchedulerUpMetricConfig) metricSchedulerUp {
 	m := metricSchedulerUp{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerWaitingGpu struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerWaitingGpuMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.waiting.gpu metric with initial data.
+func (m *metricSchedulerWaitingGpu) init() {
+	m.data.SetName("scheduler.waiting.gpu")
+	m.data.SetDescription("Whole GPUs that a waiting job asks for, one series for each of the 100 jobs that have waited longest, and one for all others: they add up to scheduler.gpu.pending.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerWaitingGpu) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerJobReasonAttributeValue string, schedulerJobIDAttributeValue string, schedulerJobNameAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.reason", schedulerJobReasonAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.id", schedulerJobIDAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.name", schedulerJobNameAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerWaitingGpu) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerWaitingGpu) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerWaitingGpu(cfg SchedulerWaitingGpuMetricConfig) metricSchedulerWaitingGpu {
+	m := metricSchedulerWaitingGpu{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerWaitingTime struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   SchedulerWaitingTimeMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.waiting.time metric with initial data.
+func (m *metricSchedulerWaitingTime) init() {
+	m.data.SetName("scheduler.waiting.time")
+	m.data.SetDescription("How long a waiting job has waited so far, of the same jobs; absent for all others together. Take the maximum; a sum of it grows with the square of the wait.")
+	m.data.SetUnit("s")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerWaitingTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerJobReasonAttributeValue string, schedulerJobIDAttributeValue string, schedulerJobNameAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.reason", schedulerJobReasonAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.id", schedulerJobIDAttributeValue)
+	dp.Attributes().PutStr("scheduler.job.name", schedulerJobNameAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerWaitingTime) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerWaitingTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerWaitingTime(cfg SchedulerWaitingTimeMetricConfig) metricSchedulerWaitingTime {
+	m := metricSchedulerWaitingTime{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -4261,6 +4389,8 @@ type MetricsBuilder struct {
 	metricSchedulerQueueGpuUsed           metricSchedulerQueueGpuUsed
 	metricSchedulerQueueJobCount          metricSchedulerQueueJobCount
 	metricSchedulerUp                     metricSchedulerUp
+	metricSchedulerWaitingGpu             metricSchedulerWaitingGpu
+	metricSchedulerWaitingTime            metricSchedulerWaitingTime
 	metricSlurmBackfillCycleCount         metricSlurmBackfillCycleCount
 	metricSlurmBackfillCycleLast          metricSlurmBackfillCycleLast
 	metricSlurmBackfillCycleMax           metricSlurmBackfillCycleMax
@@ -4357,6 +4487,8 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricSchedulerQueueGpuUsed:           newMetricSchedulerQueueGpuUsed(mbc.Metrics.SchedulerQueueGpuUsed),
 		metricSchedulerQueueJobCount:          newMetricSchedulerQueueJobCount(mbc.Metrics.SchedulerQueueJobCount),
 		metricSchedulerUp:                     newMetricSchedulerUp(mbc.Metrics.SchedulerUp),
+		metricSchedulerWaitingGpu:             newMetricSchedulerWaitingGpu(mbc.Metrics.SchedulerWaitingGpu),
+		metricSchedulerWaitingTime:            newMetricSchedulerWaitingTime(mbc.Metrics.SchedulerWaitingTime),
 		metricSlurmBackfillCycleCount:         newMetricSlurmBackfillCycleCount(mbc.Metrics.SlurmBackfillCycleCount),
 		metricSlurmBackfillCycleLast:          newMetricSlurmBackfillCycleLast(mbc.Metrics.SlurmBackfillCycleLast),
 		metricSlurmBackfillCycleMax:           newMetricSlurmBackfillCycleMax(mbc.Metrics.SlurmBackfillCycleMax),
@@ -4507,6 +4639,8 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricSchedulerQueueGpuUsed.emit(ils.Metrics())
 	mb.metricSchedulerQueueJobCount.emit(ils.Metrics())
 	mb.metricSchedulerUp.emit(ils.Metrics())
+	mb.metricSchedulerWaitingGpu.emit(ils.Metrics())
+	mb.metricSchedulerWaitingTime.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleCount.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleLast.emit(ils.Metrics())
 	mb.metricSlurmBackfillCycleMax.emit(ils.Metrics())
@@ -4687,6 +4821,16 @@ func (mb *MetricsBuilder) RecordSchedulerQueueJobCountDataPoint(ts pcommon.Times
 // RecordSchedulerUpDataPoint adds a data point to scheduler.up metric.
 func (mb *MetricsBuilder) RecordSchedulerUpDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string) {
 	mb.metricSchedulerUp.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue)
+}
+
+// RecordSchedulerWaitingGpuDataPoint adds a data point to scheduler.waiting.gpu metric.
+func (mb *MetricsBuilder) RecordSchedulerWaitingGpuDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerJobReasonAttributeValue string, schedulerJobIDAttributeValue string, schedulerJobNameAttributeValue string) {
+	mb.metricSchedulerWaitingGpu.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue, schedulerJobReasonAttributeValue, schedulerJobIDAttributeValue, schedulerJobNameAttributeValue)
+}
+
+// RecordSchedulerWaitingTimeDataPoint adds a data point to scheduler.waiting.time metric.
+func (mb *MetricsBuilder) RecordSchedulerWaitingTimeDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string, schedulerJobReasonAttributeValue string, schedulerJobIDAttributeValue string, schedulerJobNameAttributeValue string) {
+	mb.metricSchedulerWaitingTime.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue, schedulerJobReasonAttributeValue, schedulerJobIDAttributeValue, schedulerJobNameAttributeValue)
 }
 
 // RecordSlurmBackfillCycleCountDataPoint adds a data point to slurm.backfill.cycle.count metric.

@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func queueHub(t *testing.T) *hub.Store {
 		team := []string{queue.LabelQueue, "ml", queue.LabelTeam, j.team, queue.LabelModel, h100, queue.LabelReason, j.reason}
 		kube(queue.SeriesPending, j.gpus, team...)
 		kube(queue.SeriesPendingJobs, 1, queue.LabelQueue, "ml", queue.LabelTeam, j.team, queue.LabelReason, j.reason)
-		one := append(team, queue.LabelJob, j.id, queue.LabelJobName, j.id[2:])
+		one := append(slices.Clone(team), queue.LabelJob, j.id, queue.LabelJobName, j.id[2:])
 		kube(queue.SeriesWaiting, j.gpus, one...)
 		kube(queue.SeriesWaitingTime, j.seconds, one...)
 	}
@@ -72,7 +73,7 @@ func queueHub(t *testing.T) *hub.Store {
 	}
 	device := []string{fleet.LabelUUID, "GPU-1", fleet.LabelIndex, "0", fleet.LabelModel, "NVIDIA H100 80GB HBM3", fleet.LabelVendor, "nvidia", fleet.LabelHost, "n1"}
 	put(fleet.SeriesUp, stands(1), device...)
-	holder := append(device, fleet.LabelKind, "job", fleet.LabelWorkload, "train", fleet.LabelTeam, "red", fleet.LabelPodUID, "u")
+	holder := append(slices.Clone(device), fleet.LabelKind, "job", fleet.LabelWorkload, "train", fleet.LabelTeam, "red", fleet.LabelPodUID, "u")
 	put(fleet.SeriesAllocation, stands(1), holder...)
 	put(fleet.SeriesWorkloadUtilization, stands(0.5), holder...)
 	if _, err := a.Commit(); err != nil {

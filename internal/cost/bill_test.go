@@ -289,6 +289,7 @@ func TestBillOfCounters(t *testing.T) {
 		"values that no counter has":         {[]point{{1, 60, 60, nil}, {2, -5, 0, []string{"k8s_pod_uid", "bad"}}, {3, 1e300, 0, []string{"k8s_pod_uid", "worse"}}}, 60, 0, 0},
 		"nothing happened in it":             {[]point{{-30, 60, 60, nil}}, 0, 0, 0},
 		"it begins after the period":         {[]point{{61, 60, 60, nil}}, 0, 0, 0},
+		"first seen after it, and lost then": {[]point{{60.5, 120, 0, nil}, {61, 0, 0, nil}}, 0, 90, 0},
 		"a sample just at both edges counts": {[]point{{0, 60, 60, nil}, {60, 100, 100, nil}}, 40, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

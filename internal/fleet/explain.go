@@ -119,11 +119,21 @@ func (q *questions) silent(ctx context.Context, before map[string]*known, found 
 	return nil
 }
 
-// later marks the accounts that grow across the end of the period without a sample near it.
+// later marks the accounts that grow across the end of the period without a sample near it. The least value of the hour
+// after the end is the first one, unless the counter was reset meanwhile.
 func (q *questions) later(ctx context.Context, before map[string]*known, found map[string]*seen, to time.Time, mark func(query.Labels)) error {
 	list, err := q.held(ctx, "min_over_time", back, to.Add(back))
 	if err != nil {
 		return err
+	}
+	resets, err := q.held(ctx, "resets", back, to.Add(back))
+	if err != nil {
+		return err
+	}
+	for _, s := range resets {
+		if s.Value > 0 && !q.edges[to].has(s.Labels) {
+			mark(s.Labels)
+		}
 	}
 	for _, s := range list {
 		v, ok := micro(s.Value)

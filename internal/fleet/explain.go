@@ -119,22 +119,13 @@ func (q *questions) silent(ctx context.Context, before map[string]*known, found 
 	return nil
 }
 
-// later marks the accounts that grow across the end of the period without a sample near it. The least value of the hour
-// after the end is the first one, unless the counter was reset meanwhile.
+// later marks the accounts that grow across the end of the period without a sample near it.
 func (q *questions) later(ctx context.Context, before map[string]*known, found map[string]*seen, to time.Time, mark func(query.Labels)) error {
 	list, err := q.held(ctx, "min_over_time", back, to.Add(back))
 	if err != nil {
 		return err
 	}
-	resets, err := q.held(ctx, "resets", back, to.Add(back))
-	if err != nil {
-		return err
-	}
-	for _, s := range resets {
-		if s.Value > 0 && !q.edges[to].has(s.Labels) {
-			mark(s.Labels)
-		}
-	}
+	doubtful := map[string]bool{}
 	for _, s := range list {
 		v, ok := micro(s.Value)
 		if !ok || q.edges[to].has(s.Labels) {
@@ -148,6 +139,21 @@ func (q *questions) later(ctx context.Context, before map[string]*known, found m
 			last = before[key].Held
 		}
 		if v > last {
+			mark(s.Labels)
+		} else {
+			doubtful[key] = true
+		}
+	}
+	if len(doubtful) == 0 {
+		return nil
+	}
+	// The least value of the hour is the first one, unless the counter was reset meanwhile: then nobody knows.
+	resets, err := q.held(ctx, "resets", back, to.Add(back))
+	if err != nil {
+		return err
+	}
+	for _, s := range resets {
+		if s.Value > 0 && doubtful[Account(s.Labels)] {
 			mark(s.Labels)
 		}
 	}

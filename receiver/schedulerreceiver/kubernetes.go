@@ -225,9 +225,17 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 		rb.Emit().MoveTo(rm.Resource())
 		rm.ScopeMetrics().AppendEmpty().Scope().SetName(metadata.ScopeName)
 	}
-	put(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics(), w.waits(v.Scheduled, v.Started), r.began, w.ts)
+	put(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics(), w.waits(v.Waits.Scheduled, v.Waits.Started, v.Waits.Phases), r.since(v), w.ts)
 	r.shown.End(md, w.ts)
 	return md
+}
+
+// since returns when the counts of a View began: before this process did if it continues those of another.
+func (r *kubernetesReceiver) since(v live.View) time.Time {
+	if v.Waits.Since.IsZero() {
+		return r.began
+	}
+	return v.Waits.Since
 }
 
 // noLogs is the receiver in a logs pipeline: Kubernetes has no records so far.

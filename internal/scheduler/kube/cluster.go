@@ -55,10 +55,10 @@ func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken
 func (p *pods) len() int { return len(p.own) + len(p.rest) }
 
 // seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
-func (c *Cluster) seen(old, p *Pod, now time.Time) {
+func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 	c.history.seen(old, p, now)
-	if c.waits != nil && c.synced.pods {
-		c.waits.seen(old, p)
+	if c.waits != nil {
+		c.waits.seen(sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods})
 	}
 }
 

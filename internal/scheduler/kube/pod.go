@@ -28,6 +28,10 @@ type Pod struct {
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
 	// first container started.
 	Created, Scheduled, Started time.Time
+	// Sandboxed is when its volumes and its network were there, and Initialized when its init containers had ended; zero if
+	// that is not so now. Inits says whether it has some. Changed is when the API server wrote it last.
+	Sandboxed, Initialized, Changed time.Time
+	Inits                           bool
 }
 
 // Demand is what decides which nodes fit a pod.
@@ -50,7 +54,10 @@ type podObject struct {
 		Labels            map[string]string `json:"labels"`
 		CreationTimestamp time.Time         `json:"creationTimestamp"`
 		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
-		Annotations       struct {
+		ManagedFields     []struct {
+			Time time.Time `json:"time"`
+		} `json:"managedFields"`
+		Annotations struct {
 			SafeToEvict  string `json:"cluster-autoscaler.kubernetes.io/safe-to-evict"`
 			DoNotDisrupt string `json:"karpenter.sh/do-not-disrupt"`
 		} `json:"annotations"`
@@ -152,6 +159,12 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	}
 	p.Movable = o.movable()
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
+	p.Inits = len(o.Spec.InitContainers) > 0
+	for _, f := range m.ManagedFields {
+		if f.Time.After(p.Changed) {
+			p.Changed = f.Time
+		}
+	}
 	o.conditions(&p)
 	return p, nil
 }
@@ -173,6 +186,10 @@ func (o *podObject) movable() bool {
 func (o *podObject) conditions(p *Pod) {
 	for _, c := range o.Status.Conditions {
 		switch {
+		case c.Type == "PodReadyToStartContainers" && c.Status == "True":
+			p.Sandboxed = c.LastTransitionTime
+		case c.Type == "Initialized" && c.Status == "True":
+			p.Initialized = c.LastTransitionTime
 		case c.Type != "PodScheduled":
 		case c.Status == "True":
 			p.Scheduled = c.LastTransitionTime

@@ -29,7 +29,10 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 			}
 		}
 		for uid, p := range all.own {
-			c.seen(c.pods.own[uid], p, now)
+			c.seen(c.pods.own[uid], p, now, true)
+		}
+		if c.waits != nil {
+			c.waits.listed(all.own, now)
 		}
 		c.pods, c.refused.pods, c.synced.pods = all, refused, true
 	}
@@ -47,7 +50,7 @@ func (s PodSink) Put(object []byte) {
 		return
 	}
 	if len(p.Devices) > 0 {
-		c.seen(c.pods.own[p.UID], &p, now)
+		c.seen(c.pods.own[p.UID], &p, now, false)
 	}
 	c.pods.put(&p)
 }
@@ -62,8 +65,11 @@ func (s PodSink) Delete(object []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
-		c.seen(old, &p, now) // it may have been scheduled since
+		c.seen(old, &p, now, false) // it may have been scheduled since
 		c.history.gone(&p, now)
+		if c.waits != nil {
+			c.waits.gone(p.UID)
+		}
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)

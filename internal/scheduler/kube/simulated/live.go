@@ -22,7 +22,7 @@ type Watch struct {
 
 // NewWatch returns a Watch of a script. teamLabel is the pod label that names the team.
 func NewWatch(script *Cluster, vendors device.Vendors, teamLabel string) *Watch {
-	w := &Watch{script: script, waits: kube.NewWaits()}
+	w := &Watch{script: script, waits: kube.NewWaits(time.Time{})}
 	w.known = kube.NewCluster(vendors, teamLabel, w.waits)
 	return w
 }
@@ -40,6 +40,6 @@ func (w *Watch) View(now time.Time) live.View {
 		return v
 	}
 	v.Snapshot = w.known.Snapshot(now)
-	v.Scheduled, v.Started = w.waits.Histograms()
+	v.Waits = w.waits.Totals()
 	return v
 }

@@ -35,6 +35,7 @@ type Cluster struct {
 	history history
 	synced  struct{ pods, nodes bool }
 	refused struct{ pods, nodes int } // beyond a limit, or not understood
+	events  []Event                   // that nobody has taken yet; only with waits
 }
 
 // pods are the pods by UID. What a pod asks for is immutable once it is here.
@@ -58,7 +59,23 @@ func (p *pods) len() int { return len(p.own) + len(p.rest) }
 func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 	c.history.seen(old, p, now)
 	if c.waits != nil {
-		c.waits.seen(sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods})
+		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods}
+		if old != nil {
+			p.Ungated = old.Ungated
+			if len(old.Gates) > 0 && len(p.Gates) == 0 && !listed {
+				p.Ungated = s.when()
+			}
+		}
+		c.happened(s, c.waits.seen(s))
+	}
+}
+
+// gone records that a pod exists no more.
+func (c *Cluster) gone(p *Pod, now time.Time) {
+	c.history.gone(p, now)
+	if c.waits != nil {
+		c.waits.gone(p.UID)
+		c.deleted(p, now)
 	}
 }
 

@@ -32,6 +32,12 @@ type Pod struct {
 	// that is not so now. Inits says whether it has some. Changed is when the API server wrote it last.
 	Sandboxed, Initialized, Changed time.Time
 	Inits                           bool
+	// Ungated is when its last gate was removed, if that was seen. Ended is when its last container ended, zero if one has not,
+	// and Result how it ended, empty if it did not.
+	Ungated, Ended time.Time
+	Result         EventKind
+	// ControllerKind and Controller name what created the pod, empty if nothing did.
+	ControllerKind, Controller string
 }
 
 // Demand is what decides which nodes fit a pod.
@@ -63,6 +69,7 @@ type podObject struct {
 		} `json:"annotations"`
 		OwnerReferences []struct {
 			Kind       string `json:"kind"`
+			Name       string `json:"name"`
 			Controller bool   `json:"controller"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
@@ -98,7 +105,8 @@ type podObject struct {
 		ContainerStatuses []struct {
 			State, LastState struct {
 				Running, Terminated struct {
-					StartedAt time.Time `json:"startedAt"`
+					StartedAt  time.Time `json:"startedAt"`
+					FinishedAt time.Time `json:"finishedAt"`
 				}
 			}
 		} `json:"containerStatuses"`
@@ -160,6 +168,12 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	p.Movable = o.movable()
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
 	p.Inits = len(o.Spec.InitContainers) > 0
+	p.Result = map[string]EventKind{"Succeeded": EventSucceeded, "Failed": EventFailed}[o.Status.Phase]
+	for _, r := range m.OwnerReferences {
+		if r.Controller {
+			p.ControllerKind, p.Controller = r.Kind, r.Name
+		}
+	}
 	for _, f := range m.ManagedFields {
 		if f.Time.After(p.Changed) {
 			p.Changed = f.Time
@@ -198,6 +212,9 @@ func (o *podObject) conditions(p *Pod) {
 		}
 	}
 	for _, c := range o.Status.ContainerStatuses {
+		if at := c.State.Terminated.FinishedAt; p.State == scheduler.Finished && at.After(p.Ended) {
+			p.Ended = at
+		}
 		for _, t := range []time.Time{
 			c.State.Running.StartedAt, c.State.Terminated.StartedAt, c.LastState.Running.StartedAt, c.LastState.Terminated.StartedAt,
 		} {

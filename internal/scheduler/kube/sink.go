@@ -25,7 +25,7 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 		defer c.mu.Unlock()
 		for uid, p := range c.pods.own {
 			if all.own[uid] == nil {
-				c.history.gone(p, now)
+				c.gone(p, now)
 			}
 		}
 		for uid, p := range all.own {
@@ -66,10 +66,7 @@ func (s PodSink) Delete(object []byte) {
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
 		c.seen(old, &p, now, false) // it may have been scheduled since
-		c.history.gone(&p, now)
-		if c.waits != nil {
-			c.waits.gone(p.UID)
-		}
+		c.gone(&p, now)
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)

@@ -141,6 +141,14 @@ func (w *Waits) seen(s sight) (started bool) {
 	return started
 }
 
+// again reports whether what happened to a pod at a moment is told again: it was before the first list, and the process that
+// watched then may have been killed before it had told.
+func (w *Waits) again(s sight, at time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return s.first && !w.fresh && at.Unix() > w.mark
+}
+
 // gone forgets a pod that exists no more.
 func (w *Waits) gone(uid string) {
 	w.mu.Lock()

@@ -33,6 +33,7 @@ type Watcher struct {
 	written kube.Totals
 	damaged error         // why it does not continue what was counted before
 	cluster *kube.Cluster // nil: this process does not watch
+	left    []kube.Event  // of the time when it did
 	// pods and nodes are the errors of the last requests; nil: what is known is current.
 	pods, nodes error
 }
@@ -63,7 +64,7 @@ func (w *Watcher) Lead(ctx context.Context, note string) {
 		w.waits, w.written, w.damaged = waits, waits.Totals(), damaged
 		w.cluster, w.pods, w.nodes = cluster, nil, nil
 	})
-	defer w.set(func() { w.cluster = nil })
+	defer w.set(func() { w.cluster, w.left = nil, append(w.left, cluster.Events()...) })
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		w.api.Follow(ctx, kubeapi.AllPods(), kube.PodSink{Cluster: cluster, Now: time.Now}, func(err error) {
@@ -100,6 +101,18 @@ func (w *Watcher) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
+}
+
+// Events returns what happened to pods since the last call.
+func (w *Watcher) Events() []kube.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.left
+	w.left = nil
+	if w.cluster != nil {
+		list = append(list, w.cluster.Events()...)
+	}
+	return list
 }
 
 // View is what a Watcher knows at one moment.

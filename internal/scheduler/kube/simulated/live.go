@@ -30,6 +30,9 @@ func NewWatch(script *Cluster, vendors device.Vendors, teamLabel string) *Watch 
 // Run does nothing until ctx is done: a script has no connection.
 func (*Watch) Run(ctx context.Context) { <-ctx.Done() }
 
+// Events returns what happened since the last call.
+func (w *Watch) Events() []kube.Event { return w.known.Events() }
+
 // View returns what an elected Watcher would know at a moment, which must not be before that of the last call.
 func (w *Watch) View(now time.Time) live.View {
 	w.mu.Lock()

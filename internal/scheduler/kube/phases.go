@@ -121,18 +121,47 @@ func (g *gateLog) times() (closed, open map[podID]int64) {
 	return closed, maps.Clone(g.open)
 }
 
-// startup adds the phases of a pod that has started. A pod that got a new sandbox meanwhile does not say when the first was
-// ready, and neither does one that has ended.
+// startup adds the phases of a pod that has started.
 func startup(to scheduler.Histograms, s sight) {
-	p := s.pod
+	for _, part := range s.pod.startup() {
+		to.Add(phaseKey(part.phase, s.devices), part.took)
+	}
+}
+
+// part is a phase of one pod.
+type part struct {
+	phase string
+	took  time.Duration
+}
+
+// startup returns the phases from scheduling to the first container, none if they are not known: a pod that got a new sandbox
+// meanwhile does not say when the first was ready, and neither does one that has ended.
+func (p *Pod) startup() []part {
 	ready, runs := p.Sandboxed, p.Started
 	if ready.IsZero() || ready.After(runs) || p.Initialized.After(runs) || p.Inits && p.Initialized.IsZero() {
-		return
+		return nil
 	}
-	to.Add(phaseKey(phaseSandbox, s.devices), ready.Sub(p.Scheduled))
+	parts := []part{{phaseSandbox, ready.Sub(p.Scheduled)}}
 	if p.Inits && p.Initialized.After(ready) {
-		to.Add(phaseKey(phaseInit, s.devices), p.Initialized.Sub(ready))
+		parts = append(parts, part{phaseInit, p.Initialized.Sub(ready)})
 		ready = p.Initialized
 	}
-	to.Add(phaseKey(phaseImage, s.devices), runs.Sub(ready))
+	return append(parts, part{phaseImage, runs.Sub(ready)})
+}
+
+// phaseWords says the phases of a start in words.
+var phaseWords = map[string]string{
+	phaseSandbox: "for volumes and network", phaseInit: "for init containers", phaseImage: "for images and the first container",
+}
+
+// took says in up to one line what the start of a pod took.
+func (p *Pod) took() []string {
+	var words []string
+	for _, part := range p.startup() {
+		words = append(words, scheduler.Duration(max(0, part.took))+" "+phaseWords[part.phase])
+	}
+	if len(words) == 0 || p.Scheduled.IsZero() {
+		return nil
+	}
+	return []string{"From its node to its start it took " + scheduler.Enumerate(words) + "."}
 }

@@ -91,6 +91,10 @@ func TestPhases(t *testing.T) {
 	sink.Put(raw(t, pod("plain", "gn1", 2, "1", init, scheduled(10, condition("PodReadyToStartContainers", 14), condition("Initialized", 24)), ran(54))))
 	sink.Put(raw(t, pod("again", "gn1", 16, "1", scheduled(10, condition("PodReadyToStartContainers", 900)), ran(50))))
 	sink.Put(raw(t, pod("old", "gn1", 1, "1", scheduled(7))))
+	const took = "From its node to its start it took 4s for volumes and network, 10s for init containers and 30s for images and the first container."
+	if lines := c.Snapshot(epoch).Why(c.pods.own["uid-plain"]); len(lines) != 2 || lines[1] != took {
+		t.Errorf("plain: %q", lines)
+	}
 	set(t, sink, pod("unseen", "", 1, "1", changed(300)))
 	sink.Put(raw(t, pod("unseen", "gn1", 1, "1", scheduled(310))))
 	want := map[string][2]float64{

@@ -94,7 +94,7 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, serving, queue, events, cost, waste, prices, search, range, since
+// Handler serves fleet, workloads, gpu, workload, serving, queue, timeline, events, cost, waste, prices, search, range, since
 // and usage below its mount point. log may be nil.
 func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
@@ -128,6 +128,7 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		"workload":  v.workloadPage,
 		"serving":   v.servingPage,
 		"queue":     v.queuePage,
+		"timeline":  v.timelinePage,
 		"gpu":       v.gpuPage,
 		"events":    v.eventsPage,
 		"cost":      v.costPage,

@@ -122,7 +122,9 @@ func (q *queueTest) kueue(folder string) []kueueReplica {
 	first := q.kueueReplica(dir, "first", hooks)
 	q.hook(filepath.Join(folder, "webhook", "manifests.yaml"), "https://"+hooks, certificate)
 	eventually(t, "Kueue is elected", func() error {
-		var lease struct{ Spec struct{ HolderIdentity string } }
+		var lease struct {
+			Spec struct{ HolderIdentity string }
+		}
 		if err := q.api.get("/apis/coordination.k8s.io/v1/namespaces/kueue-system/leases/kueue", &lease); err != nil || lease.Spec.HolderIdentity != "" {
 			return err
 		}
@@ -240,17 +242,22 @@ func (q *queueTest) kueueShows(replicas []kueueReplica, want map[string]float64)
 		if err != nil {
 			return err
 		}
-		var lines []string // those of other resources would have the same labels
-		for line := range strings.Lines(text) {
-			if !strings.Contains(line, `resource="`) || strings.Contains(line, `resource="nvidia.com/gpu"`) {
-				lines = append(lines, line)
-			}
-		}
-		page := samples(q.t, strings.Join(lines, ""), "kueue_", map[string]string{
+		page := samples(q.t, ofGPUs(text), "kueue_", map[string]string{
 			"cluster_queue": "queue", "status": "status", "reason": "reason", "result": "result", "name": "name", "namespace": "namespace",
 		})
 		return matches(page, want)
 	})
+}
+
+// ofGPUs returns the page of a queueing system without the samples of other resources, which could only be told apart by one more label.
+func ofGPUs(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, `resource="`) || strings.Contains(line, `resource="nvidia.com/gpu"`) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
 }
 
 // matches returns an error unless a page has these values.

@@ -107,9 +107,6 @@ func TestKueue(t *testing.T) {
 	q.compare(a)
 }
 
-// absent is the value of a series that must not exist.
-const absent = -1
-
 // kueue starts two Kueues, as its manifests say but for addresses, and returns the elected one first.
 func (q *queueTest) kueue(folder string) []kueueReplica {
 	t := q.t
@@ -258,21 +255,6 @@ func ofGPUs(text string) string {
 		}
 	}
 	return strings.Join(lines, "")
-}
-
-// matches returns an error unless a page has these values.
-func matches(page, want map[string]float64) error {
-	got := map[string]float64{}
-	for name := range want {
-		got[name] = absent
-		if v, ok := page[name]; ok {
-			got[name] = v
-		}
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		return fmt.Errorf("(-want +got):\n%s", diff)
-	}
-	return nil
 }
 
 // fetch returns a page that is served to the holder of a token, by a server with this certificate.

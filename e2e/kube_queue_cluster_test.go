@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 )
@@ -201,18 +202,25 @@ func samples(t *testing.T, text, prefix string, short map[string]string) map[str
 // shows waits until the page of an agent has these values.
 func (q *queueTest) shows(a queueAgent, want map[string]float64) {
 	q.t.Helper()
-	eventually(q.t, a.name+" shows what waits", func() error {
-		page, got := q.page(a), map[string]float64{}
-		for name := range want {
-			if v, ok := page[name]; ok {
-				got[name] = v
-			}
+	eventually(q.t, a.name+" shows what waits", func() error { return matches(q.page(a), want) })
+}
+
+// absent is the value of a series that must not exist.
+const absent = -1
+
+// matches returns an error unless a page has these values.
+func matches(page, want map[string]float64) error {
+	got := map[string]float64{}
+	for name := range want {
+		got[name] = absent
+		if v, ok := page[name]; ok {
+			got[name] = v
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
-	})
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+		return fmt.Errorf("(-want +got):\n%s", diff)
+	}
+	return nil
 }
 
 // apiPod is a pod as the API server has it.

@@ -25,13 +25,18 @@ func NewFactoryWithCluster(from Cluster, began time.Time, rounds <-chan time.Tim
 
 // NewFactory returns the factory of the receiver.
 func NewFactory() receiver.Factory {
-	s := &shared{all: map[*Config]*schedulerReceiver{}}
+	slurm, clusters := newShared(newReceiver), newShared(newKubernetes)
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
 			if cfg.(*Config).Scheduler == kubernetesKind {
-				return newKubernetes(cfg.(*Config), set, next)
+				r, err := clusters.of(cfg.(*Config), set)
+				if err != nil {
+					return nil, err
+				}
+				r.next = next
+				return r, nil
 			}
-			r, err := s.of(cfg.(*Config), set)
+			r, err := slurm.of(cfg.(*Config), set)
 			if err != nil {
 				return nil, err
 			}
@@ -40,9 +45,14 @@ func NewFactory() receiver.Factory {
 		}, metadata.MetricsStability),
 		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
 			if cfg.(*Config).Scheduler == kubernetesKind {
-				return noLogs{}, nil
+				r, err := clusters.of(cfg.(*Config), set)
+				if err != nil {
+					return nil, err
+				}
+				r.logs = next
+				return r, nil
 			}
-			r, err := s.of(cfg.(*Config), set)
+			r, err := slurm.of(cfg.(*Config), set)
 			if err != nil {
 				return nil, err
 			}
@@ -51,28 +61,30 @@ func NewFactory() receiver.Factory {
 		}, metadata.LogsStability))
 }
 
-// shared has the receivers by configuration, so that a receiver in a metrics and a logs pipeline queries
-// the controller only once.
-type shared struct {
-	mu  sync.Mutex
-	all map[*Config]*schedulerReceiver
+// shared has the receivers of a kind by configuration, so that a receiver in a metrics and a logs pipeline asks only once.
+type shared[R any] struct {
+	open func(cfg *Config, set receiver.Settings, forget func()) (R, error)
+	mu   sync.Mutex
+	all  map[*Config]R
 }
 
-func (s *shared) of(cfg *Config, set receiver.Settings) (*schedulerReceiver, error) {
+func newShared[R any](open func(*Config, receiver.Settings, func()) (R, error)) *shared[R] {
+	return &shared[R]{open: open, all: map[*Config]R{}}
+}
+
+func (s *shared[R]) of(cfg *Config, set receiver.Settings) (R, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.all[cfg]; r != nil {
+	if r, ok := s.all[cfg]; ok {
 		return r, nil
 	}
-	r, err := newReceiver(cfg, set)
-	if err != nil {
-		return nil, err
-	}
-	r.forget = func() {
+	r, err := s.open(cfg, set, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.all, cfg)
+	})
+	if err == nil {
+		s.all[cfg] = r
 	}
-	s.all[cfg] = r
-	return r, nil
+	return r, err
 }

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
 var update = flag.Bool("update", false, "rewrite the section of docs/schedulers.md")
@@ -34,6 +35,10 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.gpu.unusable.ratio", "absent: the queue says what a job asks for in total, not per node", "over the pods that exist or ended during the last day, as far as the elected process has seen them"},
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
+	{
+		"scheduler.job.phase.duration", "absent: the queue does not say for how long a job was held",
+		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`. Those of a pod that are not known are missing",
+	},
 }
 
 // queueing is what a queueing system says of itself, by name without scheduler.queue. As in meanings, what begins with
@@ -79,6 +84,14 @@ func TestWordsDocument(t *testing.T) {
 	await.True(t, "pods are watched", func() bool { return points(last(sink))["scheduler.up"] == 1 })
 	starts(s)
 	await.True(t, "a pod started", func() bool { return points(last(sink))["scheduler.job.startup.duration ml"] == 1 })
+	s.PutPod(kubeapitest.Pod("gn3", "ml", "new", "u-new", object{
+		"metadata": object{"creationTimestamp": "2025-11-19T12:00:00Z"},
+		"spec":     object{"containers": []object{{"name": "main", "resources": object{"requests": object{"nvidia.com/gpu": "1"}}}}},
+		"status":   object{"conditions": []object{{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-11-19T12:01:00Z"}}},
+	}))
+	await.True(t, "a new pod was queued", func() bool {
+		return points(last(sink))["scheduler.job.phase.duration queued 1"] == 1
+	})
 	pods := names(points(last(sink)))
 
 	var b bytes.Buffer

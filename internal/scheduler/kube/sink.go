@@ -25,11 +25,14 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 		defer c.mu.Unlock()
 		for uid, p := range c.pods.own {
 			if all.own[uid] == nil {
-				c.history.gone(p, now)
+				c.gone(p, now)
 			}
 		}
 		for uid, p := range all.own {
-			c.seen(c.pods.own[uid], p, now)
+			c.seen(c.pods.own[uid], p, now, true)
+		}
+		if c.waits != nil {
+			c.waits.listed(all.own, now)
 		}
 		c.pods, c.refused.pods, c.synced.pods = all, refused, true
 	}
@@ -47,7 +50,7 @@ func (s PodSink) Put(object []byte) {
 		return
 	}
 	if len(p.Devices) > 0 {
-		c.seen(c.pods.own[p.UID], &p, now)
+		c.seen(c.pods.own[p.UID], &p, now, false)
 	}
 	c.pods.put(&p)
 }
@@ -62,8 +65,8 @@ func (s PodSink) Delete(object []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
-		c.seen(old, &p, now) // it may have been scheduled since
-		c.history.gone(&p, now)
+		c.seen(old, &p, now, false) // it may have been scheduled since
+		c.gone(&p, now)
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)

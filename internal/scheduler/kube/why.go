@@ -34,7 +34,7 @@ var sentences = map[scheduler.Reason]string{
 // Why says in up to three lines why a pod waits, in front of which free devices, and what the scheduler says.
 func (s *Snapshot) Why(p *Pod) []string {
 	if !p.State.Waits() {
-		return []string{s.waited(p)}
+		return append([]string{s.waited(p)}, p.took()...)
 	}
 	reason := s.Reason(p)
 	first := p.FullName() + " waits"

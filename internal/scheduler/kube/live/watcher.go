@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
-	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
 )
@@ -24,13 +23,17 @@ type Config struct {
 // Watcher watches the pods and nodes of a cluster while it is elected. Those that are not elected only look at the
 // Lease.
 type Watcher struct {
-	cfg   Config
-	api   *kubeapi.API
-	waits *kube.Waits
+	cfg Config
+	api *kubeapi.API
 
 	mu      sync.Mutex
 	elected kubeapi.Elected
+	waits   *kube.Waits // since it was elected last; nil: it never was
+	// written are those of waits that are in the Lease: nobody will count them again.
+	written kube.Totals
+	damaged error         // why it does not continue what was counted before
 	cluster *kube.Cluster // nil: this process does not watch
+	left    []kube.Event  // of the time when it did
 	// pods and nodes are the errors of the last requests; nil: what is known is current.
 	pods, nodes error
 }
@@ -40,12 +43,12 @@ func NewWatcher(api *kubeapi.API, cfg Config) *Watcher {
 	if cfg.Lease.Namespace == "" {
 		cfg.Lease.Namespace = api.Namespace()
 	}
-	return &Watcher{cfg: cfg, api: api, waits: kube.NewWaits()}
+	return &Watcher{cfg: cfg, api: api}
 }
 
 // Run watches whenever this process is elected, until ctx is done.
 func (w *Watcher) Run(ctx context.Context) {
-	w.api.Elect(ctx, w.cfg.Lease, w.watch, func(e kubeapi.Elected) {
+	w.api.Elect(ctx, w.cfg.Lease, w, func(e kubeapi.Elected) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.elected = e
@@ -53,11 +56,15 @@ func (w *Watcher) Run(ctx context.Context) {
 	w.api.Close()
 }
 
-// watch follows pods and nodes until ctx is done.
-func (w *Watcher) watch(ctx context.Context) {
-	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, w.waits)
-	w.set(func() { w.cluster, w.pods, w.nodes = cluster, nil, nil })
-	defer w.set(func() { w.cluster = nil })
+// Lead follows pods and nodes until ctx is done. It implements kubeapi.Leader.
+func (w *Watcher) Lead(ctx context.Context, note string) {
+	waits, damaged := kube.ContinueWaits(note, time.Now())
+	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, waits)
+	w.set(func() {
+		w.waits, w.written, w.damaged = waits, waits.Totals(), damaged
+		w.cluster, w.pods, w.nodes = cluster, nil, nil
+	})
+	defer w.set(func() { w.cluster, w.left = nil, append(w.left, cluster.Events()...) })
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		w.api.Follow(ctx, kubeapi.AllPods(), kube.PodSink{Cluster: cluster, Now: time.Now}, func(err error) {
@@ -72,10 +79,40 @@ func (w *Watcher) watch(ctx context.Context) {
 	wg.Wait()
 }
 
+// Note implements kubeapi.Leader. Only what has been written is reported: what was not, the next one counts again.
+func (w *Watcher) Note() (text string, written func()) {
+	w.mu.Lock()
+	waits := w.waits
+	w.mu.Unlock()
+	if waits == nil { // elected just now
+		return "", nil
+	}
+	text, totals := waits.Note(time.Now())
+	return text, func() {
+		w.set(func() {
+			if w.waits == waits {
+				w.written, w.damaged = totals, nil
+			}
+		})
+	}
+}
+
 func (w *Watcher) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
+}
+
+// Events returns what happened to pods since the last call.
+func (w *Watcher) Events() []kube.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.left
+	w.left = nil
+	if w.cluster != nil {
+		list = append(list, w.cluster.Events()...)
+	}
+	return list
 }
 
 // View is what a Watcher knows at one moment.
@@ -85,8 +122,8 @@ type View struct {
 	// Snapshot is nil while the pods are not known: without them nothing is known of what the nodes have left. Its
 	// Nodes are nil while those are not known.
 	Snapshot *kube.Snapshot
-	// Scheduled and Started are how long pods waited since this process began, by namespace.
-	Scheduled, Started scheduler.Histograms
+	// Waits are how long pods waited, as far as it is in the Lease.
+	Waits kube.Totals
 	// Err says what is not known, and why.
 	Err error
 }
@@ -99,10 +136,11 @@ func (w *Watcher) View(now time.Time) View {
 	if !v.Leads {
 		return v
 	}
-	v.Err = errors.Join(v.Err, w.pods, w.nodes)
-	v.Scheduled, v.Started = w.waits.Histograms()
+	v.Err = errors.Join(v.Err, w.pods, w.nodes, w.damaged)
+	v.Waits = w.written
 	if s := w.cluster.Snapshot(now); s.Pods != nil && w.pods == nil {
 		v.Snapshot = s
+		s.Refused += w.waits.Refused()
 		if w.nodes != nil {
 			s.Nodes = nil
 		}

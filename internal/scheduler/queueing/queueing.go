@@ -5,7 +5,9 @@
 package queueing
 
 import (
+	"bytes"
 	"math"
+	"slices"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/promtext"
@@ -99,18 +101,18 @@ func Recognize(text *promtext.Text) string {
 	return systems[best].kind
 }
 
-// Known reports whether a metric tells something about queues, or of which system its page is. Pages may be large, and have
-// hundreds of others.
-func Known(name []byte) bool {
-	if families[string(name)] {
-		return true
+// Wanted reports whether a line of a page tells something about queues, or of which system the page is. Pages may be large, and
+// most of their lines are about other things.
+func Wanted(line []byte) bool {
+	end := bytes.IndexAny(line, "{ \t")
+	if end <= 0 || line[0] == '#' {
+		return false
 	}
-	for i := range systems {
-		if systems[i].marked(string(name)) {
-			return true
-		}
+	name := string(line[:end])
+	if families[name] { // a pod has a line for each phase
+		return name != ksmPhase && name != ksmScheduled || !bytes.HasSuffix(line, []byte("} 0"))
 	}
-	return false
+	return slices.ContainsFunc(systems, func(s system) bool { return s.marked(name) })
 }
 
 // Systems returns the systems that are known, as values of scheduler.type.

@@ -28,8 +28,11 @@ func NewFactory() receiver.Factory {
 	s := &shared{all: map[*Config]*schedulerReceiver{}}
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			if cfg.(*Config).Scheduler == kubernetesKind {
+			switch cfg.(*Config).Scheduler {
+			case kubernetesKind:
 				return newKubernetes(cfg.(*Config), set, next)
+			case queueingKind:
+				return newQueueing(cfg.(*Config), set, next), nil
 			}
 			r, err := s.of(cfg.(*Config), set)
 			if err != nil {
@@ -39,7 +42,7 @@ func NewFactory() receiver.Factory {
 			return r, nil
 		}, metadata.MetricsStability),
 		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
-			if cfg.(*Config).Scheduler == kubernetesKind {
+			if cfg.(*Config).Scheduler != slurmKind {
 				return noLogs{}, nil
 			}
 			r, err := s.of(cfg.(*Config), set)

@@ -78,6 +78,7 @@ type kubernetesReceiver struct {
 	watcher  Cluster
 	rounds   <-chan time.Time // nil: a clock of the configured interval
 	identity string
+	queues   *queues // nil: no pages are read
 	mb       *metadata.MetricsBuilder
 	began    time.Time
 	// shown remembers gauges only. The subjects of histograms do not disappear.
@@ -109,6 +110,7 @@ func newKubernetes(cfg *Config, set receiver.Settings, next consumer.Metrics) (*
 	watcher := live.NewWatcher(api, live.Config{Vendors: local.Vendors(), TeamLabel: cfg.Kubernetes.TeamLabel, Lease: lease})
 	r := newReporter(cfg, set, next, watcher, time.Now())
 	r.identity = lease.Identity
+	r.queues = newQueues(cfg, cfg.Kubernetes.Cluster, set, next, api)
 	return r, nil
 }
 
@@ -126,6 +128,9 @@ func (r *kubernetesReceiver) Start(context.Context, component.Host) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.done.Go(func() { r.watcher.Run(ctx) })
+	if r.queues != nil {
+		r.done.Go(func() { r.queues.run(ctx) })
+	}
 	r.done.Go(func() {
 		rounds := r.rounds
 		if rounds == nil {
@@ -157,6 +162,9 @@ func (r *kubernetesReceiver) Shutdown(context.Context) error {
 func (r *kubernetesReceiver) round(ctx context.Context, now time.Time) {
 	v := r.watcher.View(now)
 	r.say(v)
+	if r.queues != nil {
+		r.queues.remind(v.Leads)
+	}
 	md := r.emit(v, now)
 	if md.DataPointCount() == 0 {
 		return

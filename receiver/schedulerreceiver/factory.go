@@ -28,13 +28,16 @@ func NewFactory() receiver.Factory {
 	slurm, clusters := newShared(newReceiver), newShared(newKubernetes)
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			if cfg.(*Config).Scheduler == kubernetesKind {
+			switch cfg.(*Config).Scheduler {
+			case kubernetesKind:
 				r, err := clusters.of(cfg.(*Config), set)
 				if err != nil {
 					return nil, err
 				}
-				r.next = next
+				r.next, r.queues.next = next, next
 				return r, nil
+			case queueingKind:
+				return newQueueing(cfg.(*Config), set, next), nil
 			}
 			r, err := slurm.of(cfg.(*Config), set)
 			if err != nil {
@@ -44,13 +47,16 @@ func NewFactory() receiver.Factory {
 			return r, nil
 		}, metadata.MetricsStability),
 		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
-			if cfg.(*Config).Scheduler == kubernetesKind {
+			switch cfg.(*Config).Scheduler {
+			case kubernetesKind:
 				r, err := clusters.of(cfg.(*Config), set)
 				if err != nil {
 					return nil, err
 				}
 				r.logs = next
 				return r, nil
+			case queueingKind:
+				return noLogs{}, nil
 			}
 			r, err := slurm.of(cfg.(*Config), set)
 			if err != nil {

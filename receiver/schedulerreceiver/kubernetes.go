@@ -96,10 +96,10 @@ type kubernetesReceiver struct {
 	untold []kube.Event // that the pipeline refused
 
 	// What was logged last.
-	role, trouble string
-	dropped       bool // objects were refused
-	refused       bool // the pipeline refused the last batch
-	refusedLogs   bool
+	role, trouble, noWaits string
+	dropped                bool // objects were refused
+	refused                bool // the pipeline refused the last batch
+	refusedLogs            bool
 }
 
 func newKubernetes(cfg *Config, set receiver.Settings, forget func()) (*kubernetesReceiver, error) {
@@ -117,18 +117,31 @@ func newKubernetes(cfg *Config, set receiver.Settings, forget func()) (*kubernet
 	lease := cfg.Kubernetes.lease()
 	lease.Identity = host + "_" + rand.Text()[:10] // two processes of a machine are two
 	watcher := live.NewWatcher(api, live.Config{Vendors: local.Vendors(), TeamLabel: cfg.Kubernetes.TeamLabel, Lease: lease})
-	r := newReporter(cfg, set, nil, watcher, time.Now())
+	r := newReporter(cfg, set, watcher, time.Now())
 	r.identity, r.forget = lease.Identity, forget
 	r.queues = newQueues(cfg, cfg.Kubernetes.Cluster, set, nil, api)
 	return r, nil
 }
 
 // newReporter returns a receiver that reports a cluster, with counts since began.
-func newReporter(cfg *Config, set receiver.Settings, next consumer.Metrics, from Cluster, began time.Time) *kubernetesReceiver {
+func newReporter(cfg *Config, set receiver.Settings, from Cluster, began time.Time) *kubernetesReceiver {
 	return &kubernetesReceiver{
-		cfg: cfg, set: set, next: next, began: began, watcher: from, forget: func() {},
+		cfg: cfg, set: set, began: began, watcher: from,
 		mb:    metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set),
 		shown: series.Memory{Only: func(m pmetric.Metric) bool { return !series.Cumulative(m) }},
+	}
+}
+
+// to implements reporter.
+func (r *kubernetesReceiver) to(metrics consumer.Metrics, logs consumer.Logs) {
+	if metrics != nil {
+		r.next = metrics
+		if r.queues != nil {
+			r.queues.next = metrics
+		}
+	}
+	if logs != nil {
+		r.logs = logs
 	}
 }
 
@@ -219,6 +232,13 @@ func (r *kubernetesReceiver) say(v live.View) {
 			r.set.Logger.Info("Requests to the Kubernetes API succeed again")
 		} else {
 			r.set.Logger.Warn("Some requests to the Kubernetes API failed", zap.String("reason", text))
+		}
+	}
+	if text := errText(v.NoWaits); text != r.noWaits {
+		if r.noWaits = text; text == "" {
+			r.set.Logger.Info("The times that pods waited are complete again")
+		} else {
+			r.set.Logger.Warn("Some times that pods waited are missing", zap.String("reason", text))
 		}
 	}
 	if v.Snapshot == nil {

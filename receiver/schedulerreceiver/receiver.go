@@ -47,6 +47,16 @@ func newReceiver(cfg *Config, set receiver.Settings, forget func()) (*schedulerR
 	return &schedulerReceiver{cfg: cfg, set: set, client: client, emitter: newEmitter(cfg, set), forget: forget}, nil
 }
 
+// to implements reporter.
+func (r *schedulerReceiver) to(metrics consumer.Metrics, logs consumer.Logs) {
+	if metrics != nil {
+		r.metrics = metrics
+	}
+	if logs != nil {
+		r.logs = logs
+	}
+}
+
 // Start implements component.Component. It is called once per pipeline.
 func (r *schedulerReceiver) Start(context.Context, component.Host) error {
 	r.start.Do(func() {

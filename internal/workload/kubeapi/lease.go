@@ -36,6 +36,7 @@ type Elected struct {
 	Leads  bool
 	Holder string // of the Lease, empty if nobody has it or it is not known
 	Err    error  // of the last request
+	Note   error  // why the note of the leader cannot be written; the lead goes on
 }
 
 // Leader is what the elected process does.
@@ -177,7 +178,7 @@ func (e *election) write(ctx context.Context, holder string, leader Leader) (ok 
 	if c := code(err); next.Metadata.Annotations.Note != "" && (c == http.StatusUnprocessableEntity || c == http.StatusRequestEntityTooLarge) {
 		// The annotations of all together may be too large. That must not end the lead.
 		e.noteAt = time.Now().Add(leaseNoteAgain)
-		e.report(Elected{Leads: holder != "", Holder: holder, Err: fmt.Errorf("cannot write a note into the Lease %s/%s: %w", e.lease.Namespace, e.lease.Name, shorten(err))})
+		e.report(Elected{Leads: holder != "", Holder: holder, Note: fmt.Errorf("cannot write a note into the Lease %s/%s: %w", e.lease.Namespace, e.lease.Name, shorten(err))})
 		next.Metadata.Annotations.Note, note = "", ""
 		ok, err = e.send(ctx, next)
 	}

@@ -305,14 +305,14 @@ func TestElectNoteRefused(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		const want = "cannot write a note into the Lease gpumeter/scheduler: server answers 422 Unprocessable Entity"
-		if st := a.state(); !a.leading() || a.notes()[1] != "" || refused > 6 || st.Err == nil || st.Err.Error() != want {
-			t.Errorf("leads %v, written %q, %d times refused, %v", a.leading(), a.notes()[1], refused, st.Err)
+		if st := a.state(); !a.leading() || a.notes()[1] != "" || refused > 6 || st.Err != nil || st.Note == nil || st.Note.Error() != want {
+			t.Errorf("leads %v, written %q, %d times refused, %v", a.leading(), a.notes()[1], refused, st.Note)
 		}
 		a.h.set(func(http.ResponseWriter, *http.Request) bool { return false })
 		time.Sleep(2 * leaseNoteAgain)
 		synctest.Wait()
-		if st := a.state(); !a.leading() || a.notes()[1] != "long" || st.Err != nil {
-			t.Errorf("healed: written %q, %v", a.notes()[1], st.Err)
+		if st := a.state(); !a.leading() || a.notes()[1] != "long" || st.Note != nil {
+			t.Errorf("healed: written %q, %v", a.notes()[1], st.Note)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -79,6 +80,26 @@ func TestWaitsAreReportedOnceWritten(t *testing.T) {
 		waits(5*time.Second, 0)
 		s.Heal()
 		waits(4*time.Second, 1)
+	})
+}
+
+// Catches a note that somebody has damaged, or that is of a version to come, and that keeps everything else from being reported.
+func TestWaitsAfterDamage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := kubeapitest.New()
+		s.Put("/apis/coordination.k8s.io/v1/namespaces/default/leases/scheduler", object{
+			"metadata": object{"name": "scheduler", "uid": "x", "resourceVersion": "1", "annotations": object{"gpumeter/note": `x {"version":9}`}}, "spec": object{},
+		})
+		s.PutPod(kubeapitest.Pod("gn1", "ml", "a", "ua", asks("1")))
+		p := begin(t, s, "a")
+		defer p.stop()
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		v := p.View(time.Now())
+		const want = "cannot continue what the last process counted: its note has version 9, want 1"
+		if v.Err != nil || fmt.Sprint(v.NoWaits) != want || v.Snapshot == nil || !strings.HasPrefix(s.LeaseNote("default", "scheduler"), `x {"version":1,`) {
+			t.Errorf("%v, %v, %v; the Lease says %s", v.Err, v.NoWaits, v.Snapshot, s.LeaseNote("default", "scheduler"))
+		}
 	})
 }
 

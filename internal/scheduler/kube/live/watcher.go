@@ -91,7 +91,7 @@ func (w *Watcher) Note() (text string, written func()) {
 	return text, func() {
 		w.set(func() {
 			if w.waits == waits {
-				w.written, w.damaged = totals, nil
+				w.written = totals
 			}
 		})
 	}
@@ -122,8 +122,10 @@ type View struct {
 	// Snapshot is nil while the pods are not known: without them nothing is known of what the nodes have left. Its
 	// Nodes are nil while those are not known.
 	Snapshot *kube.Snapshot
-	// Waits are how long pods waited, as far as it is in the Lease.
-	Waits kube.Totals
+	// Waits are how long pods waited, as far as it is in the Lease. NoWaits says why they are not current, or do not continue
+	// those of the last leader.
+	Waits   kube.Totals
+	NoWaits error
 	// Err says what is not known, and why.
 	Err error
 }
@@ -136,8 +138,8 @@ func (w *Watcher) View(now time.Time) View {
 	if !v.Leads {
 		return v
 	}
-	v.Err = errors.Join(v.Err, w.pods, w.nodes, w.damaged)
-	v.Waits = w.written
+	v.Err = errors.Join(v.Err, w.pods, w.nodes)
+	v.Waits, v.NoWaits = w.written, errors.Join(w.damaged, w.elected.Note)
 	if s := w.cluster.Snapshot(now); s.Pods != nil && w.pods == nil {
 		v.Snapshot = s
 		s.Refused += w.waits.Refused()

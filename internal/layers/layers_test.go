@@ -121,6 +121,8 @@ var layers = []struct {
 	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler", "internal/workload/podgroup"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
+	{"internal/scheduler/queueing", []string{"internal/device", "internal/promtext", "internal/scheduler"}},
+	{"internal/scheduler/queueing/pages", []string{"internal/device", "internal/promtext", "internal/scheduler/queueing", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
 	{"internal/tracer", nil},

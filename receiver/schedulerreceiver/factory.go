@@ -34,14 +34,20 @@ func NewFactory() receiver.Factory {
 	slurm, clusters := newShared(newReceiver), newShared(newKubernetes)
 	return receiver.NewFactory(metadata.Type, createDefaultConfig,
 		receiver.WithMetrics(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Metrics) (receiver.Metrics, error) {
-			if cfg.(*Config).Scheduler == kubernetesKind {
+			switch cfg.(*Config).Scheduler {
+			case kubernetesKind:
 				return clusters.metrics(cfg.(*Config), set, next)
+			case queueingKind:
+				return newQueueing(cfg.(*Config), set, next), nil
 			}
 			return slurm.metrics(cfg.(*Config), set, next)
 		}, metadata.MetricsStability),
 		receiver.WithLogs(func(_ context.Context, set receiver.Settings, cfg component.Config, next consumer.Logs) (receiver.Logs, error) {
-			if cfg.(*Config).Scheduler == kubernetesKind {
+			switch cfg.(*Config).Scheduler {
+			case kubernetesKind:
 				return clusters.logs(cfg.(*Config), set, next)
+			case queueingKind:
+				return noLogs{}, nil
 			}
 			return slurm.logs(cfg.(*Config), set, next)
 		}, metadata.LogsStability))

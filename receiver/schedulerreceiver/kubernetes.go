@@ -83,6 +83,7 @@ type kubernetesReceiver struct {
 	watcher  Cluster
 	rounds   <-chan time.Time // nil: a clock of the configured interval
 	identity string
+	queues   *queues // nil: no pages are read
 	mb       *metadata.MetricsBuilder
 	began    time.Time
 	// shown remembers gauges only. The subjects of histograms do not disappear.
@@ -118,6 +119,7 @@ func newKubernetes(cfg *Config, set receiver.Settings, forget func()) (*kubernet
 	watcher := live.NewWatcher(api, live.Config{Vendors: local.Vendors(), TeamLabel: cfg.Kubernetes.TeamLabel, Lease: lease})
 	r := newReporter(cfg, set, watcher, time.Now())
 	r.identity, r.forget = lease.Identity, forget
+	r.queues = newQueues(cfg, cfg.Kubernetes.Cluster, set, nil, api)
 	return r, nil
 }
 
@@ -134,6 +136,9 @@ func newReporter(cfg *Config, set receiver.Settings, from Cluster, began time.Ti
 func (r *kubernetesReceiver) to(metrics consumer.Metrics, logs consumer.Logs) {
 	if metrics != nil {
 		r.next = metrics
+		if r.queues != nil {
+			r.queues.next = metrics
+		}
 	}
 	if logs != nil {
 		r.logs = logs
@@ -146,6 +151,9 @@ func (r *kubernetesReceiver) Start(context.Context, component.Host) error {
 		ctx, cancel := context.WithCancel(context.Background())
 		r.cancel = cancel
 		r.done.Go(func() { r.watcher.Run(ctx) })
+		if r.queues != nil {
+			r.done.Go(func() { r.queues.run(ctx) })
+		}
 		r.done.Go(func() { r.run(ctx) })
 	})
 	return nil
@@ -187,6 +195,9 @@ func (r *kubernetesReceiver) round(ctx context.Context, now time.Time) {
 	r.tell(ctx, now)
 	if r.next == nil {
 		return
+	}
+	if r.queues != nil {
+		r.queues.remind(v.Leads)
 	}
 	md := r.emit(v, now)
 	if md.DataPointCount() == 0 {

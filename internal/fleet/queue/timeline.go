@@ -258,7 +258,7 @@ func (s span) reasons(ctx context.Context, j JobID) ([]Moment, error) {
 	var out []Moment
 	for _, one := range list {
 		for i, p := range one.Points {
-			if i == 0 || p.Time.Sub(one.Points[i-1].Time) > step {
+			if i == 0 || p.Time.Sub(one.Points[i-1].Time) > step+fleet.Near { // a sample may be that far from the next
 				out = append(out, Moment{p.Time.Add(-step), AtWaits, one.Labels[LabelReason]})
 			}
 		}

@@ -88,6 +88,7 @@ type kubernetesReceiver struct {
 
 	// What was logged last.
 	role, trouble string
+	denied        string
 	dropped       bool // objects were refused
 	refused       bool // the pipeline refused the last batch
 }
@@ -192,6 +193,13 @@ func (r *kubernetesReceiver) say(v live.View) {
 			r.set.Logger.Warn("Some requests to the Kubernetes API failed", zap.String("reason", text))
 		}
 	}
+	if text := errText(v.Denied); v.Leads && text != r.denied {
+		if r.denied = text; text == "" {
+			r.set.Logger.Info("All objects of the Kubernetes API that explain more may be watched now")
+		} else {
+			r.set.Logger.Warn("Some objects of the Kubernetes API may not be watched, and what they would tell is absent", zap.String("reason", text))
+		}
+	}
 	if v.Snapshot == nil {
 		return
 	}
@@ -210,6 +218,7 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 		w.up(v.Err == nil)
 		w.jobs(v.Snapshot.Counts(), r.cfg.Kubernetes.MaxSeries)
 		w.waiting(v.Snapshot.Waiting())
+		w.claims(v.Snapshot.Claims, v.Snapshot.Claimed)
 		if v.Snapshot.Nodes != nil {
 			w.room(v.Snapshot.Room(v.Snapshot.Reference()))
 		}

@@ -22,7 +22,8 @@ type Pod struct {
 	Node      string // empty: none yet
 	Nominated string // the node where the scheduler made room for it
 	Demand
-	Gates []string
+	Gates  []string
+	claims byClaim
 	// Condition and Message are the scheduler's words on a pod that waits, empty if there are none yet.
 	Condition, Message string
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
@@ -32,11 +33,19 @@ type Pod struct {
 
 // Demand is what decides which nodes fit a pod.
 type Demand struct {
+	// Requests has the devices of claims by their class.
 	Requests
+	// Claimed is the number of whole devices of its claims. Those of a claim that several pods share count for one of them.
+	Claimed int64
+	// At is the node where a claim of a waiting pod was allocated; empty: there is none.
+	At          string
 	Selector    map[string]string // labels that the node must have
 	Affinity    []Term            // any of these must match the node; nil: no such rule
 	Tolerations []Toleration
 }
+
+// Whole returns the number of whole devices.
+func (d *Demand) Whole(v device.Vendors) int64 { return sum(d.Requests.Whole(v), d.Claimed) }
 
 // FullName returns NAMESPACE/NAME.
 func (p *Pod) FullName() string { return p.Namespace + "/" + p.Name }
@@ -77,6 +86,10 @@ type podObject struct {
 		Gates       []struct {
 			Name string `json:"name"`
 		} `json:"schedulingGates"`
+		Claims []struct {
+			Name  string `json:"name"`
+			Claim string `json:"resourceClaimName"`
+		} `json:"resourceClaims"`
 	} `json:"spec"`
 	Status struct {
 		Phase             string `json:"phase"`
@@ -88,6 +101,10 @@ type podObject struct {
 			Message            string    `json:"message"`
 			LastTransitionTime time.Time `json:"lastTransitionTime"`
 		} `json:"conditions"`
+		Claims []struct {
+			Name  string `json:"name"`
+			Claim string `json:"resourceClaimName"`
+		} `json:"resourceClaimStatuses"`
 		ContainerStatuses []struct {
 			State, LastState struct {
 				Running, Terminated struct {
@@ -137,7 +154,8 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	p := Pod{
 		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Node: o.Spec.NodeName, State: o.state(), Demand: Demand{Requests: need},
 	}
-	if len(need.Devices) == 0 && !p.State.Has() {
+	p.claims = byClaim{refs: o.parseClaims(), listed: need.Devices}
+	if len(need.Devices)+len(p.claims.refs) == 0 && !p.State.Has() {
 		return p, nil
 	}
 	if teamLabel != "" {
@@ -150,7 +168,7 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	for _, g := range o.Spec.Gates {
 		p.Gates = append(p.Gates, g.Name)
 	}
-	p.Movable = o.movable()
+	p.Movable = o.movable() && len(p.claims.refs) == 0 // where a claim could be allocated instead is not known
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
 	o.conditions(&p)
 	return p, nil

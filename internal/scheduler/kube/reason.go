@@ -30,7 +30,7 @@ func (s *Snapshot) reason(p *Pod, obstacle func() scheduler.Reason) scheduler.Re
 			return c.Reason
 		}
 	}
-	if s.Nodes == nil {
+	if s.Nodes == nil || !p.accelerated() {
 		return cmp.Or(said(verdict.Causes, func(scheduler.Reason) bool { return true }), scheduler.Other)
 	}
 	if r := obstacle(); r != "" {

@@ -29,7 +29,11 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 			}
 		}
 		for uid, p := range all.own {
-			c.seen(c.pods.own[uid], p, now)
+			old := c.pods.own[uid]
+			if p = c.resolve(p, old); p.accelerated() {
+				c.seen(old, p, now)
+			}
+			all.own[uid] = p
 		}
 		c.pods, c.refused.pods, c.synced.pods = all, refused, true
 	}
@@ -46,10 +50,12 @@ func (s PodSink) Put(object []byte) {
 		c.refused.pods++
 		return
 	}
-	if len(p.Devices) > 0 {
-		c.seen(c.pods.own[p.UID], &p, now)
+	old := c.pods.own[p.UID]
+	next := c.resolve(&p, old)
+	if next.accelerated() {
+		c.seen(old, next, now)
 	}
-	c.pods.put(&p)
+	c.pods.put(next)
 }
 
 // Delete removes a pod.
@@ -62,8 +68,11 @@ func (s PodSink) Delete(object []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
-		c.seen(old, &p, now) // it may have been scheduled since
-		c.history.gone(&p, now)
+		next := c.resolve(&p, old)
+		if next.accelerated() {
+			c.seen(old, next, now) // it may have been scheduled since
+		}
+		c.history.gone(next, now)
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)
@@ -80,7 +89,7 @@ func (s NodeSink) Begin() (add func(object []byte), commit func()) {
 		switch {
 		case err != nil || len(nodes) >= maxNodes:
 			refused++
-		case n.offers():
+		default:
 			nodes[n.Name] = &n
 		}
 	}
@@ -102,10 +111,7 @@ func (s NodeSink) Put(object []byte) {
 		c.refused.nodes++
 		return
 	}
-	delete(c.nodes, n.Name)
-	if n.offers() {
-		c.nodes[n.Name] = &n
-	}
+	c.nodes[n.Name] = &n
 }
 
 // Delete removes a node.

@@ -33,6 +33,7 @@ type Watcher struct {
 	cluster *kube.Cluster // nil: this process does not watch
 	// pods and nodes are the errors of the last requests; nil: what is known is current.
 	pods, nodes error
+	kinds       kinds // the same of further kinds of objects
 }
 
 // NewWatcher returns a Watcher that has not sent any request yet.
@@ -56,10 +57,12 @@ func (w *Watcher) Run(ctx context.Context) {
 // watch follows pods and nodes until ctx is done.
 func (w *Watcher) watch(ctx context.Context) {
 	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, w.waits)
-	w.set(func() { w.cluster, w.pods, w.nodes = cluster, nil, nil })
+	w.set(func() { w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{} })
 	defer w.set(func() { w.cluster = nil })
 	var wg sync.WaitGroup
+	known := w.followKinds(ctx, &wg, cluster)
 	wg.Go(func() {
+		known() // what pods ask for by claims
 		w.api.Follow(ctx, kubeapi.AllPods(), kube.PodSink{Cluster: cluster, Now: time.Now}, func(err error) {
 			w.set(func() { w.pods = err })
 		})
@@ -89,6 +92,8 @@ type View struct {
 	Scheduled, Started scheduler.Histograms
 	// Err says what is not known, and why.
 	Err error
+	// Denied says which kinds of objects this process may not watch. What they would tell is absent.
+	Denied error
 }
 
 // View returns what is known now. Nothing in it is older than the connection: what cannot be kept current is absent.
@@ -99,7 +104,9 @@ func (w *Watcher) View(now time.Time) View {
 	if !v.Leads {
 		return v
 	}
-	v.Err = errors.Join(v.Err, w.pods, w.nodes)
+	var ill error
+	v.Denied, ill = w.kinds.errors()
+	v.Err = errors.Join(v.Err, w.pods, w.nodes, ill)
 	v.Scheduled, v.Started = w.waits.Histograms()
 	if s := w.cluster.Snapshot(now); s.Pods != nil && w.pods == nil {
 		v.Snapshot = s

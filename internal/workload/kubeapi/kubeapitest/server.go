@@ -116,16 +116,17 @@ func (s *Server) PutNode(n Object) { s.put(nodePath, n) }
 // DeleteNode removes a node.
 func (s *Server) DeleteNode(name string) { s.remove(nodePath, "", name) }
 
-// Install adds a kind to an API group, of which it is the only one, to be listed and watched. Its objects stay if it was
-// there before.
-func (s *Server) Install(apiVersion string, r Resource) {
+// Install makes an API group have these kinds, to be listed and watched. Objects of kinds that were there stay.
+func (s *Server) Install(apiVersion string, kinds ...Resource) {
 	group, version, _ := strings.Cut(apiVersion, "/")
-	s.PutResources(apiVersion, r)
+	s.PutResources(apiVersion, kinds...)
 	s.Put("/apis/"+group, Object{"kind": "APIGroup", "name": group, "versions": []Object{{"groupVersion": apiVersion, "version": version}}})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if path := "/apis/" + apiVersion + "/" + r.Name; s.tables[path] == nil {
-		s.tables[path] = &table{r.Kind, map[string]Object{}}
+	for _, r := range kinds {
+		if path := "/apis/" + apiVersion + "/" + r.Name; s.tables[path] == nil {
+			s.tables[path] = &table{r.Kind, map[string]Object{}}
+		}
 	}
 }
 

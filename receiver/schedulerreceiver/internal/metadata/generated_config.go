@@ -7,6 +7,46 @@ import (
 	"go.opentelemetry.io/collector/filter"
 )
 
+// SchedulerClaimCountMetricConfig provides config for the scheduler.claim.count metric.
+type SchedulerClaimCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerClaimCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerClaimDeviceCountMetricConfig provides config for the scheduler.claim.device.count metric.
+type SchedulerClaimDeviceCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerClaimDeviceCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SchedulerGpuAllocatedMetricConfig provides config for the scheduler.gpu.allocated metric.
 type SchedulerGpuAllocatedMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1469,6 +1509,8 @@ func (ms *SlurmUpMetricConfig) Unmarshal(parser *confmap.Conf) error {
 
 // MetricsConfig provides config for scheduler metrics.
 type MetricsConfig struct {
+	SchedulerClaimCount             SchedulerClaimCountMetricConfig             `mapstructure:"scheduler.claim.count"`
+	SchedulerClaimDeviceCount       SchedulerClaimDeviceCountMetricConfig       `mapstructure:"scheduler.claim.device.count"`
 	SchedulerGpuAllocated           SchedulerGpuAllocatedMetricConfig           `mapstructure:"scheduler.gpu.allocated"`
 	SchedulerGpuCount               SchedulerGpuCountMetricConfig               `mapstructure:"scheduler.gpu.count"`
 	SchedulerGpuFragmentation       SchedulerGpuFragmentationMetricConfig       `mapstructure:"scheduler.gpu.fragmentation"`
@@ -1546,6 +1588,12 @@ type MetricsConfig struct {
 
 func DefaultMetricsConfig() MetricsConfig {
 	return MetricsConfig{
+		SchedulerClaimCount: SchedulerClaimCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerClaimDeviceCount: SchedulerClaimDeviceCountMetricConfig{
+			Enabled: true,
+		},
 		SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
 			Enabled: true,
 		},

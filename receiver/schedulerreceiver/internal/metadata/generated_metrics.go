@@ -20,6 +20,14 @@ const (
 )
 
 var MetricsInfo = metricsInfo{
+	SchedulerClaimCount: metricInfo{
+		Name:       "scheduler.claim.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.claim.state", "scheduler.claim.class", "scheduler.claim.driver"},
+	},
+	SchedulerClaimDeviceCount: metricInfo{
+		Name:       "scheduler.claim.device.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.claim.state", "scheduler.claim.class", "scheduler.claim.driver", "scheduler.claim.unit"},
+	},
 	SchedulerGpuAllocated: metricInfo{
 		Name:       "scheduler.gpu.allocated",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
@@ -315,6 +323,8 @@ var MetricsInfo = metricsInfo{
 }
 
 type metricsInfo struct {
+	SchedulerClaimCount             metricInfo
+	SchedulerClaimDeviceCount       metricInfo
 	SchedulerGpuAllocated           metricInfo
 	SchedulerGpuCount               metricInfo
 	SchedulerGpuFragmentation       metricInfo
@@ -393,6 +403,119 @@ type metricsInfo struct {
 type metricInfo struct {
 	Name       string
 	Attributes []string
+}
+
+type metricSchedulerClaimCount struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerClaimCountMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.claim.count metric with initial data.
+func (m *metricSchedulerClaimCount) init() {
+	m.data.SetName("scheduler.claim.count")
+	m.data.SetDescription("Claims of accelerators (ResourceClaims), each counted once, however many pods share it. Those for monitoring, with admin access, are not counted.")
+	m.data.SetUnit("{claim}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerClaimCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.state", schedulerClaimStateAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.class", schedulerClaimClassAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.driver", schedulerClaimDriverAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerClaimCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerClaimCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerClaimCount(cfg SchedulerClaimCountMetricConfig) metricSchedulerClaimCount {
+	m := metricSchedulerClaimCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerClaimDeviceCount struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerClaimDeviceCountMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.claim.device.count metric with initial data.
+func (m *metricSchedulerClaimDeviceCount) init() {
+	m.data.SetName("scheduler.claim.device.count")
+	m.data.SetDescription("Devices that claims have or wait for, each counted once, however many pods share it. Parts and shares of a device each count as one: do not sum across scheduler.claim.unit.")
+	m.data.SetUnit("{device}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerClaimDeviceCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string, schedulerClaimUnitAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.state", schedulerClaimStateAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.class", schedulerClaimClassAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.driver", schedulerClaimDriverAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.unit", schedulerClaimUnitAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerClaimDeviceCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerClaimDeviceCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerClaimDeviceCount(cfg SchedulerClaimDeviceCountMetricConfig) metricSchedulerClaimDeviceCount {
+	m := metricSchedulerClaimDeviceCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
 }
 
 type metricSchedulerGpuAllocated struct {
@@ -4369,6 +4492,8 @@ type MetricsBuilder struct {
 	buildInfo                             component.BuildInfo  // contains version information.
 	resourceAttributeIncludeFilter        map[string]filter.Filter
 	resourceAttributeExcludeFilter        map[string]filter.Filter
+	metricSchedulerClaimCount             metricSchedulerClaimCount
+	metricSchedulerClaimDeviceCount       metricSchedulerClaimDeviceCount
 	metricSchedulerGpuAllocated           metricSchedulerGpuAllocated
 	metricSchedulerGpuCount               metricSchedulerGpuCount
 	metricSchedulerGpuFragmentation       metricSchedulerGpuFragmentation
@@ -4467,6 +4592,8 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		startTime:                             pcommon.NewTimestampFromTime(time.Now()),
 		metricsBuffer:                         pmetric.NewMetrics(),
 		buildInfo:                             settings.BuildInfo,
+		metricSchedulerClaimCount:             newMetricSchedulerClaimCount(mbc.Metrics.SchedulerClaimCount),
+		metricSchedulerClaimDeviceCount:       newMetricSchedulerClaimDeviceCount(mbc.Metrics.SchedulerClaimDeviceCount),
 		metricSchedulerGpuAllocated:           newMetricSchedulerGpuAllocated(mbc.Metrics.SchedulerGpuAllocated),
 		metricSchedulerGpuCount:               newMetricSchedulerGpuCount(mbc.Metrics.SchedulerGpuCount),
 		metricSchedulerGpuFragmentation:       newMetricSchedulerGpuFragmentation(mbc.Metrics.SchedulerGpuFragmentation),
@@ -4619,6 +4746,8 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	ils.Scope().SetName(ScopeName)
 	ils.Scope().SetVersion(mb.buildInfo.Version)
 	ils.Metrics().EnsureCapacity(mb.metricsCapacity)
+	mb.metricSchedulerClaimCount.emit(ils.Metrics())
+	mb.metricSchedulerClaimDeviceCount.emit(ils.Metrics())
 	mb.metricSchedulerGpuAllocated.emit(ils.Metrics())
 	mb.metricSchedulerGpuCount.emit(ils.Metrics())
 	mb.metricSchedulerGpuFragmentation.emit(ils.Metrics())
@@ -4721,6 +4850,16 @@ func (mb *MetricsBuilder) Emit(options ...ResourceMetricsOption) pmetric.Metrics
 	metrics := mb.metricsBuffer
 	mb.metricsBuffer = pmetric.NewMetrics()
 	return metrics
+}
+
+// RecordSchedulerClaimCountDataPoint adds a data point to scheduler.claim.count metric.
+func (mb *MetricsBuilder) RecordSchedulerClaimCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string) {
+	mb.metricSchedulerClaimCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerClaimStateAttributeValue, schedulerClaimClassAttributeValue, schedulerClaimDriverAttributeValue)
+}
+
+// RecordSchedulerClaimDeviceCountDataPoint adds a data point to scheduler.claim.device.count metric.
+func (mb *MetricsBuilder) RecordSchedulerClaimDeviceCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string, schedulerClaimUnitAttributeValue string) {
+	mb.metricSchedulerClaimDeviceCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerClaimStateAttributeValue, schedulerClaimClassAttributeValue, schedulerClaimDriverAttributeValue, schedulerClaimUnitAttributeValue)
 }
 
 // RecordSchedulerGpuAllocatedDataPoint adds a data point to scheduler.gpu.allocated metric.

@@ -68,6 +68,12 @@ func TestMetricsBuilder(t *testing.T) {
 			allMetricsCount := 0
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordSchedulerClaimCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.claim.state-val", "scheduler.claim.class-val", "scheduler.claim.driver-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordSchedulerClaimDeviceCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.claim.state-val", "scheduler.claim.class-val", "scheduler.claim.driver-val", "scheduler.claim.unit-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordSchedulerGpuAllocatedDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.gpu.type-val")
 			defaultMetricsCount++
 			allMetricsCount++
@@ -316,6 +322,63 @@ func TestMetricsBuilder(t *testing.T) {
 			validatedMetrics := make(map[string]bool)
 			for _, mi := range allMetricsList {
 				switch mi.Name() {
+				case "scheduler.claim.count":
+					assert.False(t, validatedMetrics["scheduler.claim.count"], "Found a duplicate in the metrics slice: scheduler.claim.count")
+					validatedMetrics["scheduler.claim.count"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Claims of accelerators (ResourceClaims), each counted once, however many pods share it. Those for monitoring, with admin access, are not counted.", mi.Description())
+					assert.Equal(t, "{claim}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerClaimStateAttrVal, ok := dp.Attributes().Get("scheduler.claim.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.state-val", schedulerClaimStateAttrVal.Str())
+					schedulerClaimClassAttrVal, ok := dp.Attributes().Get("scheduler.claim.class")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.class-val", schedulerClaimClassAttrVal.Str())
+					schedulerClaimDriverAttrVal, ok := dp.Attributes().Get("scheduler.claim.driver")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.driver-val", schedulerClaimDriverAttrVal.Str())
+				case "scheduler.claim.device.count":
+					assert.False(t, validatedMetrics["scheduler.claim.device.count"], "Found a duplicate in the metrics slice: scheduler.claim.device.count")
+					validatedMetrics["scheduler.claim.device.count"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Devices that claims have or wait for, each counted once, however many pods share it. Parts and shares of a device each count as one: do not sum across scheduler.claim.unit.", mi.Description())
+					assert.Equal(t, "{device}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerClaimStateAttrVal, ok := dp.Attributes().Get("scheduler.claim.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.state-val", schedulerClaimStateAttrVal.Str())
+					schedulerClaimClassAttrVal, ok := dp.Attributes().Get("scheduler.claim.class")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.class-val", schedulerClaimClassAttrVal.Str())
+					schedulerClaimDriverAttrVal, ok := dp.Attributes().Get("scheduler.claim.driver")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.driver-val", schedulerClaimDriverAttrVal.Str())
+					schedulerClaimUnitAttrVal, ok := dp.Attributes().Get("scheduler.claim.unit")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.unit-val", schedulerClaimUnitAttrVal.Str())
 				case "scheduler.gpu.allocated":
 					assert.False(t, validatedMetrics["scheduler.gpu.allocated"], "Found a duplicate in the metrics slice: scheduler.gpu.allocated")
 					validatedMetrics["scheduler.gpu.allocated"] = true

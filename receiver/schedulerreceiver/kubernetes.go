@@ -219,15 +219,22 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 		w.jobs(v.Snapshot.Counts(), r.cfg.Kubernetes.MaxSeries)
 		w.waiting(v.Snapshot.Waiting())
 		w.claims(v.Snapshot.Claims, v.Snapshot.Claimed)
+		w.groups(v.Snapshot.Groups, r.cfg.Kubernetes.MaxSeries)
 		if v.Snapshot.Nodes != nil {
 			w.room(v.Snapshot.Room(v.Snapshot.Reference()))
 		}
 	case v.Err != nil && (v.Leads || alone):
 		w.up(false)
 	}
+	w.evicted(v.Evicted)
 	rb := metadata.NewResourceBuilder(r.cfg.ResourceAttributes)
 	rb.SetServiceName("gpumeter")
 	md := r.mb.Emit(metadata.WithResource(rb.Emit()))
+	for m := range series.Metrics(md) {
+		for p := range series.Points(m) {
+			series.Start(m, p, r.began)
+		}
+	}
 	if md.ResourceMetrics().Len() == 0 { // the last series may have to end
 		rb.SetServiceName("gpumeter")
 		rm := md.ResourceMetrics().AppendEmpty()

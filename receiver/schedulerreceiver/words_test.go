@@ -32,6 +32,9 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.gpu.fragmentation", "of the same nodes", "of the same nodes"},
 	{"scheduler.gpu.stranded", "all CPUs or all memory of the node are allocated; `cordoned` if it is drained or reserved, `not_ready` if it is down; no `taint` and no `unhealthy`: Slurm has none", "per GPU, by the CPU and memory that pods of the last day ask for, as a median; `unhealthy` what is withheld"},
 	{"scheduler.gpu.unusable.ratio", "absent: the queue says what a job asks for in total, not per node", "over the pods that exist or ended during the last day, as far as the elected process has seen them"},
+	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
+	{"scheduler.group.member.count", "absent: a Slurm job is placed as a whole", "pods of these groups"},
+	{"scheduler.job.evicted", "absent: the queue does not say why a job was requeued", "pods with the condition DisruptionTarget, or that end because Kueue evicted their Workload"},
 	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; without permission for claims absent"},
 	{"scheduler.claim.device.count", "absent: Slurm has no claims", "of the same claims. Of a request for all devices of a node one, until it is allocated"},
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
@@ -76,12 +79,17 @@ func TestWordsDocument(t *testing.T) {
 
 	s := queued()
 	claims(s)
+	gang(s)
 	url, stop := s.Serve()
 	defer stop()
 	sink, _ := kubernetes(t, url)
 	await.True(t, "pods are watched", func() bool { return points(last(sink))["scheduler.up"] == 1 })
 	starts(s)
-	await.True(t, "a pod started", func() bool { return points(last(sink))["scheduler.job.startup.duration ml"] == 1 })
+	evict(s)
+	await.True(t, "a pod started and one was evicted", func() bool {
+		got := points(last(sink))
+		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1
+	})
 	pods := names(points(last(sink)))
 
 	var b bytes.Buffer

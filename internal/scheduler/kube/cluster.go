@@ -9,6 +9,8 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube/dra"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/gang"
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Limits of what is kept. 10,000 pods and 1,000 nodes are usual; a limit only protects the process.
@@ -29,13 +31,16 @@ type Cluster struct {
 	vendors   device.Vendors
 	teamLabel string
 	waits     *Waits // nil: not measured
+	evictions *Evictions
 
-	mu      sync.Mutex
-	pods    pods
-	nodes   map[string]*Node
-	claims  objects[dra.Claim]
-	slices  objects[dra.Slice]
-	classes objects[dra.Class]
+	mu        sync.Mutex
+	pods      pods
+	nodes     map[string]*Node
+	claims    objects[dra.Claim]
+	slices    objects[dra.Slice]
+	classes   objects[dra.Class]
+	kueue     objects[gang.Workload]
+	podGroups map[podgroup.System]*objects[gang.PodGroup]
 	// catalog is of the slices and classes after so many changes of them.
 	catalog   *dra.Catalog
 	cataloged [2]int
@@ -48,7 +53,7 @@ type Cluster struct {
 // pods are the pods by UID. What a pod asks for is immutable once it is here.
 type pods struct {
 	own  map[string]*Pod  // those that ask for accelerators, or have claims
-	rest map[string]taken // the others that are on a node
+	rest map[string]taken // the others that are on a node, or in a group
 }
 
 // taken is what a pod without accelerators takes from its node.
@@ -56,6 +61,7 @@ type taken struct {
 	node        string
 	cpu, memory int64
 	pod         *Pod // only if it takes so much that it may be in the way
+	member      member
 }
 
 func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken{}} }
@@ -67,6 +73,9 @@ func (c *Cluster) seen(old, p *Pod, now time.Time) {
 	c.history.seen(old, p, now)
 	if c.waits != nil && c.synced.pods {
 		c.waits.seen(old, p)
+	}
+	if c.evictions != nil && c.synced.pods && p.Evicted != "" && (old == nil || old.Evicted == "") {
+		c.evictions.add(p)
 	}
 }
 
@@ -94,11 +103,13 @@ func (p *pods) put(pod *Pod) {
 	case len(pod.Devices) > 0, len(pod.claims.refs) > 0:
 		p.own[pod.UID] = pod
 	case pod.State.Has():
-		t := taken{node: pod.Node, cpu: pod.CPU, memory: pod.Memory}
+		t := taken{node: pod.Node, cpu: pod.CPU, memory: pod.Memory, member: pod.member}
 		if pod.CPU >= largeCPU || pod.Memory >= largeMemory {
 			t.pod = pod
 		}
 		p.rest[pod.UID] = t
+	case pod.member.group.Name != "":
+		p.rest[pod.UID] = taken{member: pod.member}
 	}
 }
 
@@ -118,8 +129,12 @@ type Snapshot struct {
 	// Claims and Claimed count claims of accelerators, and the devices of claims. Nil: they are not known.
 	Claims, Claimed map[dra.Group]int64
 
-	claims  map[string]dra.Claim
-	catalog *dra.Catalog
+	// Groups are groups of pods that are not over, sorted by name.
+	Groups []*Group
+
+	claims    map[string]dra.Claim
+	catalog   *dra.Catalog
+	workloads workloads
 	// unclear are pods whose claims are not known, or are not for accelerators.
 	unclear []*Pod
 }
@@ -147,7 +162,8 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	c.resolveAll(now)
 	s := &Snapshot{
 		Time: now, Vendors: c.vendors, Demands: c.history.list(now), catalog: c.catalogNow(), claims: c.claims.copied(),
-		Refused: c.refused.pods + c.refused.nodes + c.history.refused + c.claims.refused + c.slices.refused + c.classes.refused,
+		Refused:   c.refused.pods + c.refused.nodes + c.history.refused + c.refusedKinds(),
+		workloads: c.workloadsNow(), Groups: c.groupsOf(),
 	}
 	if s.catalog != nil {
 		s.Claims, s.Claimed = s.catalog.Count(s.claims)

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube/dra"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/gang"
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Limits of the further objects that are kept.
@@ -12,6 +14,7 @@ const (
 	maxClaims  = 100_000
 	maxSlices  = 50_000
 	maxClasses = 1_000
+	maxGroups  = 50_000
 )
 
 // Kind is a kind of object that a Cluster understands and that not every API server has. Each has a permission of its own.
@@ -35,12 +38,42 @@ type Kind struct {
 func (c *Cluster) Kinds() []Kind {
 	versions := []string{"v1", "v1beta2", "v1beta1"}
 	claiming := func(p *Pod) bool { return len(p.claims.refs) > 0 }
-	return []Kind{
+	list := []Kind{
 		{"resource.k8s.io", versions, "ResourceClaim", &c.claims, c.claims.lose, claiming},
 		{"resource.k8s.io", versions, "ResourceSlice", &c.slices, c.slices.lose, claiming},
 		{"resource.k8s.io", versions, "DeviceClass", &c.classes, c.classes.lose, claiming},
+		{"kueue.x-k8s.io", []string{"v1beta2", "v1beta1"}, "Workload", &c.kueue, c.kueue.lose, func(p *Pod) bool { return p.kueue }},
 	}
+	for _, g := range groupKinds {
+		o := c.podGroups[g.system]
+		list = append(list, Kind{g.group, g.versions, "PodGroup", o, o.lose, func(p *Pod) bool { return p.member.group.System == g.system }})
+	}
+	return list
 }
+
+// groupKinds are the kinds of groups whose pods are placed as a whole.
+var groupKinds = []struct {
+	system   podgroup.System
+	group    string
+	versions []string
+}{
+	{podgroup.Volcano, "scheduling.volcano.sh", []string{"v1beta1"}},
+	{podgroup.KAI, "scheduling.run.ai", []string{"v2alpha2"}},
+	{podgroup.Coscheduling, "scheduling.x-k8s.io", []string{"v1alpha1"}},
+	{podgroup.Kubernetes, "scheduling.k8s.io", []string{"v1alpha2"}}, // since 1.36
+}
+
+// refusedKinds counts objects beyond a limit, or not understood.
+func (c *Cluster) refusedKinds() int {
+	n := c.claims.refused + c.slices.refused + c.classes.refused + c.kueue.refused
+	for _, o := range c.podGroups {
+		n += o.refused
+	}
+	return n
+}
+
+// CountEvictions makes a Cluster count evicted pods.
+func (c *Cluster) CountEvictions(e *Evictions) { c.evictions = e }
 
 // objects are the objects of a Kind.
 type objects[T any] struct {
@@ -59,7 +92,7 @@ func newObjects[T any](c *Cluster, limit int, parse func([]byte) (string, T, err
 
 // known returns the objects, nil if they are not known now.
 func (o *objects[T]) known() map[string]T {
-	if o.lost {
+	if o == nil || o.lost {
 		return nil
 	}
 	return o.all
@@ -131,6 +164,18 @@ func (c *Cluster) further() {
 		v, err := dra.ParseSlice(b, func(driver string) string { return c.vendors.Resource(driver).ModelAttribute })
 		return v.Name, v, err
 	})
+	c.kueue = newObjects(c, maxGroups, func(b []byte) (string, gang.Workload, error) {
+		v, err := gang.ParseWorkload(b)
+		return v.Key(), v, err
+	})
+	c.podGroups = map[podgroup.System]*objects[gang.PodGroup]{}
+	for _, g := range groupKinds {
+		o := newObjects(c, maxGroups, func(b []byte) (string, gang.PodGroup, error) {
+			v, err := gang.ParsePodGroup(b)
+			return v.Key(), v, err
+		})
+		c.podGroups[g.system] = &o
+	}
 	c.classes = newObjects(c, maxClasses, func(b []byte) (string, dra.Class, error) {
 		v, err := dra.ParseClass(b)
 		return v.Name, v, err

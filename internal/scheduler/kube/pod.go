@@ -1,15 +1,18 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Pod is what is kept about a pod that asks for accelerators.
@@ -24,6 +27,13 @@ type Pod struct {
 	Demand
 	Gates  []string
 	claims byClaim
+	// Workload is the name of its Workload in Kueue, where the pod says it. kueue says whether Kueue has to do with the pod.
+	Workload string
+	kueue    bool
+	member   member
+	owners   []string // UIDs of its controller, and of the JobSet above
+	// Evicted is why it lost its devices before it ended, empty if it did not.
+	Evicted string
 	// Condition and Message are the scheduler's words on a pod that waits, empty if there are none yet.
 	Condition, Message string
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
@@ -62,13 +72,16 @@ type podObject struct {
 		Annotations       struct {
 			SafeToEvict  string `json:"cluster-autoscaler.kubernetes.io/safe-to-evict"`
 			DoNotDisrupt string `json:"karpenter.sh/do-not-disrupt"`
+			podgroup.Annotations
 		} `json:"annotations"`
 		OwnerReferences []struct {
+			UID        string `json:"uid"`
 			Kind       string `json:"kind"`
 			Controller bool   `json:"controller"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec struct {
+		podgroup.Spec
 		NodeName       string            `json:"nodeName"`
 		InitContainers []containerObject `json:"initContainers"`
 		Containers     []containerObject `json:"containers"`
@@ -154,6 +167,7 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	p := Pod{
 		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Node: o.Spec.NodeName, State: o.state(), Demand: Demand{Requests: need},
 	}
+	p.member = o.belongs(p.State)
 	p.claims = byClaim{refs: o.parseClaims(), listed: need.Devices}
 	if len(need.Devices)+len(p.claims.refs) == 0 && !p.State.Has() {
 		return p, nil
@@ -169,9 +183,25 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 		p.Gates = append(p.Gates, g.Name)
 	}
 	p.Movable = o.movable() && len(p.claims.refs) == 0 // where a claim could be allocated instead is not known
+	p.relations(&o)
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
 	o.conditions(&p)
 	return p, nil
+}
+
+// relations reads to what the pod belongs.
+func (p *Pod) relations(o *podObject) {
+	m := &o.Metadata
+	p.Workload = m.Annotations.KueueWorkload
+	p.kueue = p.Workload != "" || m.Labels[podgroup.KueueQueue] != "" || slices.ContainsFunc(p.Gates, func(g string) bool { return strings.HasPrefix(g, "kueue.x-k8s.io/") })
+	for _, r := range m.OwnerReferences {
+		if r.Controller {
+			p.owners = append(p.owners, r.UID)
+		}
+	}
+	if uid := m.Labels[podgroup.JobSetUID]; uid != "" {
+		p.owners = append(p.owners, uid)
+	}
 }
 
 // movable reports whether a controller would create the pod again, and not on the same node, and nobody objects.
@@ -191,6 +221,8 @@ func (o *podObject) movable() bool {
 func (o *podObject) conditions(p *Pod) {
 	for _, c := range o.Status.Conditions {
 		switch {
+		case c.Type == "DisruptionTarget" && c.Status == "True":
+			p.Evicted = cmp.Or(disruptions[c.Reason], "other")
 		case c.Type != "PodScheduled":
 		case c.Status == "True":
 			p.Scheduled = c.LastTransitionTime

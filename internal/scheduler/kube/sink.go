@@ -30,7 +30,8 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 		}
 		for uid, p := range all.own {
 			old := c.pods.own[uid]
-			if p = c.resolve(p, old); p.accelerated() {
+			p = c.resolve(p, old)
+			if c.judgeEviction(old, p, false); p.accelerated() {
 				c.seen(old, p, now)
 			}
 			all.own[uid] = p
@@ -52,7 +53,7 @@ func (s PodSink) Put(object []byte) {
 	}
 	old := c.pods.own[p.UID]
 	next := c.resolve(&p, old)
-	if next.accelerated() {
+	if c.judgeEviction(old, next, false); next.accelerated() {
 		c.seen(old, next, now)
 	}
 	c.pods.put(next)
@@ -69,7 +70,7 @@ func (s PodSink) Delete(object []byte) {
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
 		next := c.resolve(&p, old)
-		if next.accelerated() {
+		if c.judgeEviction(old, next, true); next.accelerated() {
 			c.seen(old, next, now) // it may have been scheduled since
 		}
 		c.history.gone(next, now)

@@ -62,6 +62,7 @@ func (s *Snapshot) Why(p *Pod) []string {
 	if line := s.saysClaims(p); line != "" {
 		lines = append(lines, line)
 	}
+	lines = append(lines, s.saysGroup(p)...)
 	return append(lines, s.says(p))
 }
 

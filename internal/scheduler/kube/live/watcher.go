@@ -27,6 +27,8 @@ type Watcher struct {
 	cfg   Config
 	api   *kubeapi.API
 	waits *kube.Waits
+	// evictions outlive the times in which this process is elected.
+	evictions *kube.Evictions
 
 	mu      sync.Mutex
 	elected kubeapi.Elected
@@ -41,7 +43,7 @@ func NewWatcher(api *kubeapi.API, cfg Config) *Watcher {
 	if cfg.Lease.Namespace == "" {
 		cfg.Lease.Namespace = api.Namespace()
 	}
-	return &Watcher{cfg: cfg, api: api, waits: kube.NewWaits()}
+	return &Watcher{cfg: cfg, api: api, waits: kube.NewWaits(), evictions: kube.NewEvictions()}
 }
 
 // Run watches whenever this process is elected, until ctx is done.
@@ -57,6 +59,7 @@ func (w *Watcher) Run(ctx context.Context) {
 // watch follows pods and nodes until ctx is done.
 func (w *Watcher) watch(ctx context.Context) {
 	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, w.waits)
+	cluster.CountEvictions(w.evictions)
 	w.set(func() { w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{} })
 	defer w.set(func() { w.cluster = nil })
 	var wg sync.WaitGroup
@@ -92,6 +95,8 @@ type View struct {
 	Scheduled, Started scheduler.Histograms
 	// Err says what is not known, and why.
 	Err error
+	// Evicted are pods that lost their accelerators, since this process began.
+	Evicted map[kube.Eviction]int64
 	// Denied says which kinds of objects this process may not watch. What they would tell is absent.
 	Denied error
 }
@@ -105,6 +110,7 @@ func (w *Watcher) View(now time.Time) View {
 		return v
 	}
 	var ill error
+	v.Evicted = w.evictions.Counts()
 	v.Denied, ill = w.kinds.errors()
 	v.Err = errors.Join(v.Err, w.pods, w.nodes, ill)
 	v.Scheduled, v.Started = w.waits.Histograms()

@@ -60,9 +60,21 @@ var MetricsInfo = metricsInfo{
 		Name:       "scheduler.gpu.unusable.ratio",
 		Attributes: []string{"scheduler.cluster", "scheduler.type"},
 	},
+	SchedulerGroupCount: metricInfo{
+		Name:       "scheduler.group.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.group.system", "scheduler.group.state"},
+	},
+	SchedulerGroupMemberCount: metricInfo{
+		Name:       "scheduler.group.member.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.group.system", "scheduler.group.state", "scheduler.member.state"},
+	},
 	SchedulerJobCount: metricInfo{
 		Name:       "scheduler.job.count",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.job.state"},
+	},
+	SchedulerJobEvicted: metricInfo{
+		Name:       "scheduler.job.evicted",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.eviction.reason"},
 	},
 	SchedulerJobPendingCount: metricInfo{
 		Name:       "scheduler.job.pending.count",
@@ -333,7 +345,10 @@ type metricsInfo struct {
 	SchedulerGpuRequested           metricInfo
 	SchedulerGpuStranded            metricInfo
 	SchedulerGpuUnusableRatio       metricInfo
+	SchedulerGroupCount             metricInfo
+	SchedulerGroupMemberCount       metricInfo
 	SchedulerJobCount               metricInfo
+	SchedulerJobEvicted             metricInfo
 	SchedulerJobPendingCount        metricInfo
 	SchedulerQueueAttempts          metricInfo
 	SchedulerQueueEvicted           metricInfo
@@ -960,6 +975,119 @@ func newMetricSchedulerGpuUnusableRatio(cfg SchedulerGpuUnusableRatioMetricConfi
 	return m
 }
 
+type metricSchedulerGroupCount struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerGroupCountMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.group.count metric with initial data.
+func (m *metricSchedulerGroupCount) init() {
+	m.data.SetName("scheduler.group.count")
+	m.data.SetDescription("Groups of jobs that belong together and need more than one member, at least one of which asks for GPUs, each counted once.")
+	m.data.SetUnit("{group}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGroupCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.system", schedulerGroupSystemAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.state", schedulerGroupStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGroupCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGroupCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGroupCount(cfg SchedulerGroupCountMetricConfig) metricSchedulerGroupCount {
+	m := metricSchedulerGroupCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGroupMemberCount struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerGroupMemberCountMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.group.member.count metric with initial data.
+func (m *metricSchedulerGroupMemberCount) init() {
+	m.data.SetName("scheduler.group.member.count")
+	m.data.SetDescription("Members of these groups, with and without GPUs, each counted once. How much of the gangs runs: those that are running or done, as a part of all.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGroupMemberCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string, schedulerMemberStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.system", schedulerGroupSystemAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.state", schedulerGroupStateAttributeValue)
+	dp.Attributes().PutStr("scheduler.member.state", schedulerMemberStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGroupMemberCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGroupMemberCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGroupMemberCount(cfg SchedulerGroupMemberCountMetricConfig) metricSchedulerGroupMemberCount {
+	m := metricSchedulerGroupMemberCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricSchedulerJobCount struct {
 	data     pmetric.Metric                // data buffer for generated metric.
 	config   SchedulerJobCountMetricConfig // metric config provided by user.
@@ -1008,6 +1136,64 @@ func (m *metricSchedulerJobCount) emit(metrics pmetric.MetricSlice) {
 
 func newMetricSchedulerJobCount(cfg SchedulerJobCountMetricConfig) metricSchedulerJobCount {
 	m := metricSchedulerJobCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerJobEvicted struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerJobEvictedMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.job.evicted metric with initial data.
+func (m *metricSchedulerJobEvicted) init() {
+	m.data.SetName("scheduler.job.evicted")
+	m.data.SetDescription("Jobs that lost their GPUs before they ended, each once, as far as the process that watches has seen it. A queueing system may count the same in scheduler.queue.evicted.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerJobEvicted) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerEvictionReasonAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.eviction.reason", schedulerEvictionReasonAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerJobEvicted) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerJobEvicted) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerJobEvicted(cfg SchedulerJobEvictedMetricConfig) metricSchedulerJobEvicted {
+	m := metricSchedulerJobEvicted{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -4502,7 +4688,10 @@ type MetricsBuilder struct {
 	metricSchedulerGpuRequested           metricSchedulerGpuRequested
 	metricSchedulerGpuStranded            metricSchedulerGpuStranded
 	metricSchedulerGpuUnusableRatio       metricSchedulerGpuUnusableRatio
+	metricSchedulerGroupCount             metricSchedulerGroupCount
+	metricSchedulerGroupMemberCount       metricSchedulerGroupMemberCount
 	metricSchedulerJobCount               metricSchedulerJobCount
+	metricSchedulerJobEvicted             metricSchedulerJobEvicted
 	metricSchedulerJobPendingCount        metricSchedulerJobPendingCount
 	metricSchedulerQueueAttempts          metricSchedulerQueueAttempts
 	metricSchedulerQueueEvicted           metricSchedulerQueueEvicted
@@ -4602,7 +4791,10 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricSchedulerGpuRequested:           newMetricSchedulerGpuRequested(mbc.Metrics.SchedulerGpuRequested),
 		metricSchedulerGpuStranded:            newMetricSchedulerGpuStranded(mbc.Metrics.SchedulerGpuStranded),
 		metricSchedulerGpuUnusableRatio:       newMetricSchedulerGpuUnusableRatio(mbc.Metrics.SchedulerGpuUnusableRatio),
+		metricSchedulerGroupCount:             newMetricSchedulerGroupCount(mbc.Metrics.SchedulerGroupCount),
+		metricSchedulerGroupMemberCount:       newMetricSchedulerGroupMemberCount(mbc.Metrics.SchedulerGroupMemberCount),
 		metricSchedulerJobCount:               newMetricSchedulerJobCount(mbc.Metrics.SchedulerJobCount),
+		metricSchedulerJobEvicted:             newMetricSchedulerJobEvicted(mbc.Metrics.SchedulerJobEvicted),
 		metricSchedulerJobPendingCount:        newMetricSchedulerJobPendingCount(mbc.Metrics.SchedulerJobPendingCount),
 		metricSchedulerQueueAttempts:          newMetricSchedulerQueueAttempts(mbc.Metrics.SchedulerQueueAttempts),
 		metricSchedulerQueueEvicted:           newMetricSchedulerQueueEvicted(mbc.Metrics.SchedulerQueueEvicted),
@@ -4756,7 +4948,10 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricSchedulerGpuRequested.emit(ils.Metrics())
 	mb.metricSchedulerGpuStranded.emit(ils.Metrics())
 	mb.metricSchedulerGpuUnusableRatio.emit(ils.Metrics())
+	mb.metricSchedulerGroupCount.emit(ils.Metrics())
+	mb.metricSchedulerGroupMemberCount.emit(ils.Metrics())
 	mb.metricSchedulerJobCount.emit(ils.Metrics())
+	mb.metricSchedulerJobEvicted.emit(ils.Metrics())
 	mb.metricSchedulerJobPendingCount.emit(ils.Metrics())
 	mb.metricSchedulerQueueAttempts.emit(ils.Metrics())
 	mb.metricSchedulerQueueEvicted.emit(ils.Metrics())
@@ -4902,9 +5097,24 @@ func (mb *MetricsBuilder) RecordSchedulerGpuUnusableRatioDataPoint(ts pcommon.Ti
 	mb.metricSchedulerGpuUnusableRatio.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue)
 }
 
+// RecordSchedulerGroupCountDataPoint adds a data point to scheduler.group.count metric.
+func (mb *MetricsBuilder) RecordSchedulerGroupCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string) {
+	mb.metricSchedulerGroupCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerGroupSystemAttributeValue, schedulerGroupStateAttributeValue)
+}
+
+// RecordSchedulerGroupMemberCountDataPoint adds a data point to scheduler.group.member.count metric.
+func (mb *MetricsBuilder) RecordSchedulerGroupMemberCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string, schedulerMemberStateAttributeValue string) {
+	mb.metricSchedulerGroupMemberCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerGroupSystemAttributeValue, schedulerGroupStateAttributeValue, schedulerMemberStateAttributeValue)
+}
+
 // RecordSchedulerJobCountDataPoint adds a data point to scheduler.job.count metric.
 func (mb *MetricsBuilder) RecordSchedulerJobCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobStateAttributeValue string) {
 	mb.metricSchedulerJobCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerJobStateAttributeValue)
+}
+
+// RecordSchedulerJobEvictedDataPoint adds a data point to scheduler.job.evicted metric.
+func (mb *MetricsBuilder) RecordSchedulerJobEvictedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerEvictionReasonAttributeValue string) {
+	mb.metricSchedulerJobEvicted.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerEvictionReasonAttributeValue)
 }
 
 // RecordSchedulerJobPendingCountDataPoint adds a data point to scheduler.job.pending.count metric.

@@ -194,6 +194,11 @@ func (s *Snapshot) saysClaims(p *Pod) string {
 	return "Claims: " + strings.Join(list, "; ") + "."
 }
 
+// clear reports whether it is known what the claims of a pod are for.
+func (s *Snapshot) clear(p *Pod) bool {
+	return !slices.ContainsFunc(p.claims.refs, func(r ClaimRef) bool { _, ok := s.claims[r.key(p)]; return !ok })
+}
+
 func (s *Snapshot) saysClaim(p *Pod, r *ClaimRef) string {
 	if r.Claim == "" {
 		return r.Name + " has not been created yet"

@@ -140,6 +140,9 @@ func TestClaims(t *testing.T) {
 		"The scheduler says: 1 node: Insufficient cpu.")
 	f("new", "ml/new has waited 1m 0s for its claims, 1 CPU and 8 GiB of memory: the scheduler has not looked at it yet.",
 		"Claims: g has not been created yet.", "The scheduler has said nothing about it.")
+	if p := s.Pod("ml", "network"); p != nil {
+		t.Errorf("a pod that claims a network card: %s", s.Why(p))
+	}
 }
 
 // Catches a GPU that counts twice because a device plugin and a driver for claims offer it, one that a claim has and that

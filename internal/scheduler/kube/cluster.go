@@ -139,11 +139,14 @@ type Snapshot struct {
 	unclear []*Pod
 }
 
-// Pod returns a pod that asks for accelerators or has claims, or nil.
+// Pod returns a pod that asks for accelerators, as far as that is known, or nil.
 func (s *Snapshot) Pod(namespace, name string) *Pod {
 	// Of two pods of a name, one has ended and the other is newer.
 	var found *Pod
 	for _, p := range slices.Concat(s.Pods, s.unclear) {
+		if !p.accelerated() && s.clear(p) {
+			continue
+		}
 		if p.Namespace == namespace && p.Name == name && (found == nil || p.Created.After(found.Created)) {
 			found = p
 		}

@@ -159,7 +159,7 @@ func (w *workloads) of(p *Pod) (gang.Workload, bool) {
 		keys = append(keys, w.byOwner[owner])
 	}
 	for _, key := range keys {
-		if found, ok := w.byName[key]; ok {
+		if found, ok := w.byName[key]; ok && found.Namespace == p.Namespace {
 			return found, true
 		}
 	}

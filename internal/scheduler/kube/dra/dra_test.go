@@ -121,7 +121,7 @@ func TestNodes(t *testing.T) {
 			with(full("3"), "taints", []object{{"key": "x", "effect": "None"}}),
 			dev("4-mig-0", "type", "mig", "gpu.acme.com/parentUUID", "u4", "productName", "X1"), dev("vfio-0", "type", "vfio", "productName", "X1")),
 		counted,
-		gpus("n3", "gpu.other.com", "n3", 1, with(dev("0"), "allowMultipleAllocations", true), takes(dev("unknown-set"), "9", "1")),
+		gpus("n3", "gpu.other.com", "n3", 1, with(dev("0"), "allowMultipleAllocations", true), takes(dev("unknown-set"), "9", "1"), dev("child", "gpu.other.com/parentPciAddr", "0000:01:00.0")),
 		gpus("n4", "gpu.acme.com", "n4", 1, object{"name": "0", "basic": dev("", "type", "gpu", "productName", "X2")}), // v1beta1
 		gpus("nic", "nic.acme.com", "n1", 1, dev("0")),
 		{"metadata": object{"name": "net"}, "spec": object{"driver": "gpu.acme.com", "allNodes": true, "pool": object{"name": "net"}, "devices": []object{full("0")}}},
@@ -146,7 +146,7 @@ func TestNodes(t *testing.T) {
 			Classes: map[string]Offer{"gpu.acme.com": {3, 2}, "mig": {1, 1}}, Resources: map[string]Offer{},
 		},
 		"n2": {Vendors: map[string]Devices{"other": {All: 2, Taken: 2}}, Classes: map[string]Offer{"other": {5, 1}}, Resources: map[string]Offer{}},
-		"n3": {Vendors: map[string]Devices{}, Classes: map[string]Offer{"other": {2, 2}}, Resources: map[string]Offer{}},
+		"n3": {Vendors: map[string]Devices{}, Classes: map[string]Offer{"other": {3, 3}}, Resources: map[string]Offer{}},
 		"n4": {
 			Model: "X2", Vendors: map[string]Devices{"acme": {All: 1}},
 			Classes: map[string]Offer{"gpu.acme.com": {1, 1}, "x2": {1, 1}}, Resources: map[string]Offer{"acme.com/gpu": {1, 1}},

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // PodGroup is a group of pods that are placed as a whole.
@@ -27,8 +28,15 @@ const (
 	maxMessage = 1 << 10
 )
 
+// text returns a text in one line, without what a terminal takes for a command.
 func text(s string) string {
-	return strings.Join(strings.Fields(strings.ToValidUTF8(s[:min(len(s), maxMessage)], "")), " ")
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s[:min(len(s), maxMessage)], "")), " ")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, s)
 }
 
 type metadata struct {

@@ -17,7 +17,7 @@ func TestParsePodGroup(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
 	}
-	f(`"minMember":4`, `"conditions":[{"type":"Unschedulable","status":"True","message":"2/4 tasks\n in gang unschedulable"}]`, PodGroup{Minimum: 4, Message: "2/4 tasks in gang unschedulable"})
+	f(`"minMember":4`, `"conditions":[{"type":"Unschedulable","status":"True","message":"2/4 tasks\n in \u001b[1mgang unschedulable"}]`, PodGroup{Minimum: 4, Message: "2/4 tasks in [1mgang unschedulable"})
 	f(`"minMember":4`, `"conditions":[{"type":"Unschedulable","status":"True","message":"x"},{"type":"Scheduled","status":"True","message":"tasks in gang are ready"}]`, PodGroup{Minimum: 4})
 	f(`"minMember":2`, `"schedulingConditions":[{"message":"old"},{"type":"UnschedulableOnNodePool","message":"deprecated","reasons":[{"message":"no nodes with enough GPUs"}]}]`,
 		PodGroup{Minimum: 2, Message: "no nodes with enough GPUs"})

@@ -133,14 +133,14 @@ func (c *Cluster) groupsOf() []*Group {
 // workloads finds the Workloads of Kueue.
 type workloads struct {
 	byName  map[string]gang.Workload
-	byOwner map[string]string // names by the UID of an owner
+	byOwner map[string]string // names by namespace and UID of an owner
 }
 
 func (c *Cluster) workloadsNow() workloads {
 	w := workloads{c.kueue.copied(), map[string]string{}}
-	for key := range w.byName {
-		for _, uid := range w.byName[key].Owners {
-			w.byOwner[uid] = key
+	for key, workload := range w.byName {
+		for _, uid := range workload.Owners {
+			w.byOwner[workload.Namespace+"/"+uid] = key
 		}
 	}
 	return w
@@ -148,7 +148,7 @@ func (c *Cluster) workloadsNow() workloads {
 
 // of returns the Workload of a pod: that which the pod names, or which has the pod or its owner as owner.
 func (w *workloads) of(p *Pod) (gang.Workload, bool) {
-	keys := []string{w.byOwner[p.UID]}
+	keys := []string{w.byOwner[p.Namespace+"/"+p.UID]}
 	if p.Workload != "" {
 		keys = append(keys, p.Namespace+"/"+p.Workload)
 	}
@@ -156,10 +156,10 @@ func (w *workloads) of(p *Pod) (gang.Workload, bool) {
 		keys = append(keys, p.Namespace+"/"+p.member.group.Name)
 	}
 	for _, owner := range p.owners {
-		keys = append(keys, w.byOwner[owner])
+		keys = append(keys, w.byOwner[p.Namespace+"/"+owner])
 	}
 	for _, key := range keys {
-		if found, ok := w.byName[key]; ok && found.Namespace == p.Namespace {
+		if found, ok := w.byName[key]; ok {
 			return found, true
 		}
 	}

@@ -61,7 +61,7 @@ func TestGroups(t *testing.T) {
 		pod("k0", "", 1, "1", append(kueue, gates("kueue.x-k8s.io/admission"))...), pod("k1", "", 0, "1", append(kueue, gates("kueue.x-k8s.io/admission"))...),
 		pod("cpu0", "gn1", 0, "1", labels("jobset.sigs.k8s.io/jobset-name", "cpu")), pod("cpu1", "", 0, "1", labels("jobset.sigs.k8s.io/jobset-name", "cpu")),
 		pod("one", "gn1", 0, "1", labels("jobset.sigs.k8s.io/jobset-name", "one")),
-		pod("kai", "gn1", 1, "1", annotations("pod-group-name", "unknown-need")),
+		pod("kai0", "gn1", 1, "1", annotations("pod-group-name", "unknown-need")), pod("kai1", "", 0, "1", annotations("pod-group-name", "unknown-need")),
 		pod("over0", "gn1", 1, "1", labels("jobset.sigs.k8s.io/jobset-name", "over"), phase("Succeeded")), pod("over1", "gn1", 1, "1", labels("jobset.sigs.k8s.io/jobset-name", "over"), phase("Succeeded")),
 	)
 	s := c.Snapshot(epoch)
@@ -106,6 +106,7 @@ func TestWorkloads(t *testing.T) {
 		workload("job-c", "uid-job", "QuotaReserved True Reserved ok", "Admitted False UnsatisfiedAdmissionChecks The workload has failed checks"),
 		workload("named", "y", "QuotaReserved False NoMatchingFlavor no flavor"),
 		workload("done", "uid-e", "QuotaReserved True Reserved ok", "Admitted True Admitted ok"),
+		merge(workload("foreign", "uid-g", "QuotaReserved False WaitingForQuota this is not for you"), object{"metadata": object{"namespace": "evil"}}),
 		workload("stopped", "uid-f", "QuotaReserved False Suspended ClusterQueue gpus is stopped"),
 	}})
 	set(t, NodeSink{c}, node("gn1", "64"))
@@ -155,6 +156,9 @@ func TestEvictions(t *testing.T) {
 	sink.Delete(raw(t, pod("a", "gn1", 1, "1", target("PreemptionByScheduler"), deleted)))
 	into(t, c, map[string][]object{"kueue.x-k8s.io Workload": {workload("w", "z", "Evicted True DeactivatedDueToRequeuingLimitExceeded x")}})
 	sink.Put(raw(t, pod("k", "gn1", 1, "1", kueue...)))
+	into(t, c, nil) // admitted again
+	sink.Put(raw(t, pod("k", "gn1", 1, "1", kueue...)))
+	into(t, c, map[string][]object{"kueue.x-k8s.io Workload": {workload("w", "z", "Evicted True Preempted x")}})
 	sink.Delete(raw(t, pod("k", "gn1", 1, "1", kueue...)))
 	sink.Put(raw(t, pod("new", "gn1", 1, "1", target("NewReason"), object{"metadata": object{"labels": object{"team": "t"}}})))
 	want := map[Eviction]int64{{"ml", "", "preempted"}: 1, {"ml", "", "deactivated"}: 1, {"ml", "t", "other"}: 1}

@@ -232,6 +232,7 @@ func TestClass(t *testing.T) {
 	f(isAcme, "gpu.acme.com", rule{"", "", "gpu.acme.com"}, rule{"gpu.acme.com", "type", "gpu"})
 	f(`device.attributes["gpu.acme.com"].productName.matches("^X") && device.attributes["gpu.acme.com"].type=="mig"`, "gpu.acme.com", rule{"gpu.acme.com", "type", "mig"})
 	f(`device.driver == "gpu.acme.com" || device.driver == "gpu.other.com"`, "gpu.acme.com")
+	f(`device.driver == "gpu.acme.com" && false || device.driver == "gpu.other.com"`, "gpu.acme.com")
 	f(`!(device.driver == "gpu.acme.com" && true)`, "gpu.acme.com")
 	f(`["x"].exists(x, true && device.driver == "gpu.acme.com" && true)`, "gpu.acme.com")
 	f(`device.attributes["gpu.acme.com"].note == "a && b || c"`, "gpu.acme.com", rule{"gpu.acme.com", "note", "a && b || c"})

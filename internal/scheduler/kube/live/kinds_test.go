@@ -48,10 +48,11 @@ func known(v View) string {
 		text += fmt.Sprint(s.Claims[dra.Group{State: dra.Pending, Class: "gpu.nvidia.com", Driver: "gpu.nvidia.com"}], " claims")
 	}
 	text += fmt.Sprintf(", %d groups", len(s.Groups))
-	for _, err := range []error{v.Err, v.Denied} {
-		if err != nil {
-			text += "; " + strings.ReplaceAll(err.Error(), "\n", "; ")
-		}
+	if v.Err != nil {
+		text += "; " + strings.ReplaceAll(v.Err.Error(), "\n", "; ")
+	}
+	if v.Denied != nil {
+		text += "; denied: " + strings.ReplaceAll(v.Denied.Error(), "\n", "; ")
 	}
 	return text
 }
@@ -92,7 +93,7 @@ func TestKinds(t *testing.T) {
 				t.Errorf("%s: %s, want %s", what, got, want)
 			}
 		}
-		const denied = "; cannot watch the resourceclaims: the test says 403"
+		const denied = "; denied: cannot watch the resourceclaims: the test says 403"
 		after("no permission for claims", time.Minute, "1 pods, 1 nodes, no claims, 0 groups"+denied)
 		installGroups(s)
 		after("groups were installed", 11*time.Minute, "1 pods, 1 nodes, no claims, 1 groups"+denied)

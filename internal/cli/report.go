@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/remote"
 )
@@ -203,7 +204,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	}
 	d.Notes = append(d.Notes, missing(&bill, prices, origin, zone)...)
 	if o.findings {
-		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{}, options); err != nil {
+		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{Facts: local.Vendors()}, options); err != nil {
 			return err
 		}
 	}

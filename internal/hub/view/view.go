@@ -13,6 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/fleet/serving"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -31,6 +32,7 @@ type Options struct {
 	// ShortModel returns a model name without the vendor's name; nil leaves model names
 	// unchanged.
 	ShortModel func(model string) string
+	Facts      sizing.Facts  // of models; nil: nobody knows what would be smaller
 	Marks      *triage.Marks // what people said about findings; may be nil
 	// Objectives returns how the service level objectives are met at a moment; nil if nobody judges them.
 	Objectives func(ctx context.Context, at time.Time) (*slo.Report, error)

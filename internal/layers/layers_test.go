@@ -201,7 +201,7 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet/serving", "internal/optional"}},
+	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/query"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/hub/days", "internal/hub/disk",

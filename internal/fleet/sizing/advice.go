@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
@@ -54,6 +55,8 @@ func (j *judge) advise(w *Workload, list []*unit) {
 		}
 	}
 	switch {
+	case w.Mean == 0 && w.Now == 0:
+		w.Because = "uses a device that it did not ask for"
 	case j.period < Period || w.Observed < Held:
 		w.Because = fmt.Sprintf("observed for %s: advice needs %s of a period of at least %s", hours(w.Observed), hours(Held), hours(Period))
 	case !w.Used.OK():
@@ -67,7 +70,9 @@ func (j *judge) advise(w *Workload, list []*unit) {
 	}
 }
 
-func hours(d time.Duration) string { return fmt.Sprintf("%.3g h", d.Hours()) }
+func hours(d time.Duration) string {
+	return strings.TrimSuffix(strings.TrimSuffix(d.Round(time.Minute).String(), "0s"), "0m")
+}
 
 // giveBack proposes to give back unused devices.
 func (j *judge) giveBack(w *Workload, idle []*unit) Advice {
@@ -90,15 +95,20 @@ func (j *judge) exchange(list []*unit) (out []Advice, because string) {
 	var need Need
 	instances := map[string]bool{}
 	for _, u := range list {
+		if u.instance == "" || instances[u.instance] {
+			return nil, "uses all its devices"
+		}
+		instances[u.instance] = true
+	}
+	for _, u := range list {
 		peak, active := j.peaks.Peak[u.key]
 		memory, ok := j.peaks.Memory[u.key]
 		size, model := j.size(u), u.Labels[fleet.LabelModel]
-		whole := u.now >= 0.999 || u.now <= 0 && j.peaks.Sole[u.key]
 		switch {
-		case u.instance == "" || instances[u.instance]:
-			return nil, "uses all its devices"
-		case u.Labels[fleet.LabelPartition] != "" || !whole:
+		case u.Labels[fleet.LabelPartition] != "" || u.now > 0 && u.now < 0.999:
 			return nil, "has a part of a device, and uses it"
+		case u.now <= 0 && !j.peaks.Sole[u.key]:
+			return nil, "has ended, and may have shared its device"
 		case !active || !ok || size <= 0:
 			return nil, "the peak of its memory or of its activity is not known"
 		case u.observed() < Held:
@@ -106,7 +116,6 @@ func (j *judge) exchange(list []*unit) (out []Advice, because string) {
 		case need.Model != "" && (need.Model != model || need.Size != size):
 			return nil, "has devices of several models, and uses them"
 		}
-		instances[u.instance] = true
 		need = Need{Model: model, Size: size, Activity: max(need.Activity, peak), Memory: max(need.Memory, memory)}
 	}
 	if slice, _, ok := need.Slice(j.o.Facts); ok {

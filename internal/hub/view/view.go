@@ -73,6 +73,7 @@ type viewer struct {
 	fleets memory[int64, *fleet.Fleet]
 	bills  memory[span, *Bill]
 	found  memory[span, []Finding]
+	sizes  memory[span, *sizing.Report]
 	served memory[int64, []serving.Row]
 	// periods is what was served in a period.
 	periods    memory[span, *tokens.Bill]
@@ -90,8 +91,8 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, serving, events, cost, waste, prices, search, range, since
-// and usage below its mount point. log may be nil.
+// Handler serves fleet, workloads, gpu, workload, serving, events, cost, waste, sizing, prices, search, range,
+// since and usage below its mount point. log may be nil.
 func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -127,6 +128,7 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		"events":    v.eventsPage,
 		"cost":      v.costPage,
 		"waste":     v.wastePage,
+		"sizing":    v.sizingPage,
 		"prices":    v.pricesPage,
 		"search":    v.searchPage,
 		"range":     v.rangePage,

@@ -86,10 +86,11 @@ var layers = []struct {
 	// The owner of the work on a device.
 	{"internal/workload", []string{"internal/device"}},
 	{"internal/workload/podgroup", nil},
-	{"internal/workload/kubeapi", []string{"internal/workload/podgroup", "go.yaml.in/yaml/v3"}},
+	{"internal/workload/hami", nil},
+	{"internal/workload/kubeapi", []string{"internal/workload/hami", "internal/workload/podgroup", "go.yaml.in/yaml/v3"}},
 	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
 	{"internal/workload/cgroup", nil},
-	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
+	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/hami", "internal/workload/kubeapi", "internal/workload/kubelet"}},
 	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
 	{"internal/workload/...", []string{"internal/natural", "internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 

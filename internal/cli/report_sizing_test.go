@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,8 +23,12 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/demo"
 	"github.com/gpumeter/gpumeter/internal/hub"
+	"github.com/gpumeter/gpumeter/internal/hub/access"
+	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/view"
 	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/remote"
 )
 
 // sizingStore returns a hub's store in which some machines of the demo have lived for the last nine hours.
@@ -147,6 +152,23 @@ func TestReportSizing(t *testing.T) {
 		if got := perDay(f.PerDay); got != want[f.Owner.Name].PerDay {
 			t.Errorf("the finding about %s saves %s a day, the advice %s", f.Owner.Name, got, want[f.Owner.Name].PerDay)
 		}
+	}
+
+	// The same hub with its page, which also has the peaks that the hub keeps.
+	var asked atomic.Int32
+	whole := httptest.NewServer(hub.NewHandler(store, nil, hub.HandlerOptions{View: func(access.Scope, query.Store, events.Log) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/"+remote.PeaksPage) {
+				asked.Add(1)
+			}
+			page.ServeHTTP(w, r)
+		})
+	}}))
+	t.Cleanup(whole.Close)
+	samples := output("json")
+	args[2] = whole.URL
+	if diff := cmp.Diff(samples, output("json")); diff != "" || asked.Load() == 0 {
+		t.Errorf("%d questions about peaks (-from samples +from hours):\n%s", asked.Load(), diff)
 	}
 
 	var report struct {

@@ -284,7 +284,7 @@ func (j *judge) describe(w *Workload, list []*unit) {
 		w.Used = optional.Of(float64(used))
 	}
 	if weight > 0 {
-		w.Activity = optional.Of(weighted / weight)
+		w.Activity = optional.Of(round(weighted / weight)) // stores add up in different orders
 	}
 }
 

@@ -92,7 +92,7 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 }
 
 // Handler serves fleet, workloads, gpu, workload, serving, events, cost, waste, sizing, prices, search, range,
-// since and usage below its mount point. log may be nil.
+// since, usage and peaks below its mount point. log may be nil.
 func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -134,7 +134,8 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		"range":     v.rangePage,
 		"since":     v.sincePage,
 
-		remote.Page: v.usagePage,
+		remote.Page:      v.usagePage,
+		remote.PeaksPage: v.peaksPage,
 	} {
 		mux.HandleFunc("GET /"+name, v.serve(answer))
 	}

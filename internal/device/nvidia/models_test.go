@@ -91,8 +91,8 @@ func TestModelsOfRealGPU(t *testing.T) {
 	for _, mig := range gpu.MIG {
 		found := false
 		device.Vendors{Facts}.Slices(gpu.Name, mib(gpu.Memory.Total), func(_ string, memory, _, _ float64) {
-			real := mib(mig.Memory.Total)
-			found = found || memory <= real && memory > 0.99*real
+			has := mib(mig.Memory.Total)
+			found = found || memory <= has && memory > 0.99*has
 		})
 		if !found {
 			t.Errorf("no profile has at most, and nearly, %s", mig.Memory.Total)

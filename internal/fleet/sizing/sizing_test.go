@@ -160,7 +160,7 @@ func advices(list []Workload) []advice {
 func TestEightHeldOneUsed(t *testing.T) {
 	t.Parallel()
 	var list []hold
-	for _, uuid := range strings.Fields("g1 g2 g3 g4 g5 g6 g7 g8") {
+	for uuid := range strings.FieldsSeq("g1 g2 g3 g4 g5 g6 g7 g8") {
 		h := hold{name: "sweep", job: "17", uuid: uuid, model: h100, hours: 6, memory: 2, peak: 0.01}
 		if uuid == "g3" {
 			h.active, h.peak, h.sm, h.memory = 5, 1, 0.6, 70

@@ -23,6 +23,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
+	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
 // Catches a queue, a word or an instance that ends up in the wrong attribute, and counts of two systems in one series.
@@ -70,6 +71,9 @@ func TestQueueing(t *testing.T) {
 		if !kinds[pair] {
 			t.Errorf("%s is absent", pair)
 		}
+	}
+	if name := md.ResourceMetrics().At(0).ScopeMetrics().At(0).Scope().Name(); name == metadata.ScopeName {
+		t.Errorf("the scope is %s: on the metrics page this replaces what the watch says, and the other way around", name)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestVolcano(t *testing.T) {
 	} {
 		q.api.create(volcanoAPI+"/queues", fmt.Sprintf("{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: %s}, spec: {%s}}", queue, limits))
 	}
-	a := q.agent("agent")
+	a := q.agent("agent", fmt.Sprintf("{url: %q}", page))
 
 	q.volcanoGang(red, "red", "first", 4, 2)
 	q.volcanoShows(page, map[string]float64{`volcano_queue_allocated_scalar_resources{queue="red"}`: 8000})
@@ -49,6 +49,16 @@ func TestVolcano(t *testing.T) {
 		`scheduler_gpu_pending{queue="team-blue",reason="gang",type="H100"}`: 9,
 	})
 	q.compare(a)
+	q.repeats(a, "volcano", map[string]float64{
+		`scheduler_up{}`:                            1,
+		`scheduler_queue_gpu_used{queue="red"}`:     8,
+		`scheduler_queue_gpu_nominal{queue="red"}`:  4,
+		`scheduler_queue_gpu_borrowed{queue="red"}`: 4,
+		`scheduler_queue_gpu_limit{queue="red"}`:    8,
+		`scheduler_queue_gpu_pending{queue="red"}`:  4,
+		`scheduler_queue_gpu_nominal{queue="blue"}`: 12,
+		`scheduler_queue_gpu_used{queue="root"}`:    absent, // a sum of the others
+	})
 }
 
 // volcano starts Volcano and returns the URL of its page.

@@ -39,7 +39,7 @@ programs() {
 	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
 	volcano) echo volcano-scheduler volcano-controller-manager ;;
-	kai) echo kai-scheduler kai-binder ;;
+	kai) echo kai-scheduler kai-binder kai-podgroupcontroller kai-queuecontroller ;;
 	dradriver) echo dra-example-kubeletplugin ;;
 	promtool | prometheus) echo prometheus promtool ;;
 	containerd) echo containerd containerd-shim-runc-v2 ctr runc ;;
@@ -240,11 +240,13 @@ volcano() {
 		definitions volcano $module config/crd/volcano/bases "$1"
 }
 
-# kai builds the scheduler, which only decides, and the binder, which does what was decided.
+# kai builds the scheduler, which only decides, the binder, which does what was decided, and those that count it.
 kai() {
-	local module=github.com/NVIDIA/KAI-scheduler
-	build kai $module/cmd/scheduler "$1" kai-scheduler && build kai $module/cmd/binder "$1" kai-binder &&
-		definitions kai $module deployments/kai-scheduler/crds "$1"
+	local module=github.com/NVIDIA/KAI-scheduler program
+	for program in scheduler binder podgroupcontroller queuecontroller; do
+		build kai $module/cmd/$program "$1" kai-$program || return
+	done
+	definitions kai $module deployments/kai-scheduler/crds "$1"
 }
 
 # fill puts the programs of a tool into a folder.

@@ -107,17 +107,15 @@ type histogram struct {
 	labels     map[string]string // of all queues
 }
 
+const phaseText = "Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. As far as they are known, the phases of a job add up to its wait and its startup."
+
 // waits are the histograms that all schedulers report.
 func (w *words) waits(scheduled, started, phases scheduler.Histograms) []histogram {
 	labels := map[string]string{"scheduler.cluster": w.cluster, "scheduler.type": w.kind}
 	return []histogram{
 		{"scheduler.job.wait.duration", "Time that jobs with GPUs had waited when they got them, each job once.", scheduled, []string{"scheduler.queue"}, labels},
 		{"scheduler.job.startup.duration", "Time from getting the GPUs until the first container of a job ran, each job once.", started, []string{"scheduler.queue"}, labels},
-		{
-			"scheduler.job.phase.duration",
-			"Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. The phases of a job add up to its wait and its startup.",
-			phases, []string{"scheduler.job.phase", "scheduler.job.size"}, labels,
-		},
+		{"scheduler.job.phase.duration", phaseText, phases, []string{"scheduler.job.phase", "scheduler.job.size"}, labels},
 	}
 }
 

@@ -406,6 +406,19 @@ export interface QueueAnswer {
   missed: { time: Num; cost: Num }; // free in the period while jobs waited
 }
 
+export interface TimelineMoment {
+  time: number; // Unix milliseconds
+  what: string;
+  text?: string; // why it waits, how it ended
+  because?: string; // the former in words
+}
+
+export interface TimelineAnswer {
+  scheduler: string;
+  id: string;
+  moments: TimelineMoment[];
+}
+
 export interface RangeAnswer {
   unit: string;
   times: number[];

@@ -2,7 +2,7 @@ import { type QueueAnswer, type QueueJob, type QueuePool, type QueueShare, type 
 import { Chart } from "./chart";
 import * as f from "./format";
 import { Answer, Empty, type Head, Simulated, Table, useNow } from "./parts";
-import { type Route, change, spanOf, timesOf } from "./route";
+import { type Route, change, href, spanOf, timesOf } from "./route";
 
 const sum = <T,>(list: T[], of: (x: T) => number | null) => list.reduce((n, x) => n + (of(x) ?? 0), 0);
 
@@ -25,7 +25,7 @@ const jobHeads = (several: boolean): Head<QueueJob>[] => [
         <span class="muted">jobs with shorter waits</span>
       ) : (
         <>
-          {j.name} {j.scheduler === "slurm" && <span class="muted">{j.id}</span>}
+          <a href={href("job", j.name, { scheduler: j.scheduler, cluster: j.cluster, id: j.id })}>{j.name}</a> {j.scheduler === "slurm" && <span class="muted">{j.id}</span>}
           <div class="muted small whole">{where(j, several)}</div>
         </>
       ),

@@ -134,7 +134,7 @@ func Timeline(ctx context.Context, store query.Store, j JobID, records []Record,
 	}
 	if !waited.Time.IsZero() {
 		// A Slurm job waits since it may start, a pod since it was created.
-		t.earliest(map[bool]What{true: AtCreated, false: AtReleased}[j.Scheduler == Kubernetes], waited.Time, "")
+		t.earliest(map[bool]What{true: AtCreated, false: AtReleased}[j.Scheduler == Kubernetes], waited.Time)
 	}
 	list, err := s.reasons(ctx, j)
 	if err != nil {
@@ -145,13 +145,13 @@ func Timeline(ctx context.Context, store query.Store, j JobID, records []Record,
 		if err != nil {
 			return nil, err
 		}
-		t.earliest(AtHeld, held.Time, "")
+		t.earliest(AtHeld, held.Time)
 	}
 	active, err := s.first(ctx, fleet.Select(fleet.SeriesActiveTime, j.holder()))
 	if err != nil {
 		return nil, err
 	}
-	t.earliest(AtActive, active.Time, "")
+	t.earliest(AtActive, active.Time)
 	for i := range list { // they are known to the length of a step only
 		if created, ok := t[AtCreated]; ok && list[i].Time.Before(created.Time) {
 			list[i].Time = created.Time
@@ -170,15 +170,15 @@ func Timeline(ctx context.Context, store query.Store, j JobID, records []Record,
 type timeline map[What]Moment
 
 // earliest records a moment unless an earlier one is known. A zero time is none.
-func (t timeline) earliest(what What, at time.Time, text string) {
+func (t timeline) earliest(what What, at time.Time) {
 	if old, ok := t[what]; !at.IsZero() && (!ok || at.Before(old.Time)) {
-		t[what] = Moment{at, what, text}
+		t[what] = Moment{Time: at, What: what}
 	}
 }
 
 func (t timeline) record(r *Record) {
 	if r.Name == recordHeld {
-		t.earliest(AtHeld, r.Time, "")
+		t.earliest(AtHeld, r.Time)
 		return
 	}
 	for key, what := range times {
@@ -190,7 +190,7 @@ func (t timeline) record(r *Record) {
 		if r.Name == recordSlurm && (what == AtEnded || what == AtStarted && r.Attributes["slurm.job.state"] == "pending") {
 			continue
 		}
-		t.earliest(what, time.Unix(seconds, 0).UTC(), "")
+		t.earliest(what, time.Unix(seconds, 0).UTC())
 	}
 	if m, ok := t[AtEnded]; ok && (r.Name == recordEnded || r.Name == recordSlurmEnd) {
 		m.Text = cmp.Or(r.Attributes["scheduler.job.result"], r.Attributes["slurm.job.state"])
@@ -258,7 +258,7 @@ func (s span) reasons(ctx context.Context, j JobID) ([]Moment, error) {
 	var out []Moment
 	for _, one := range list {
 		for i, p := range one.Points {
-			if i == 0 || p.Time.Sub(one.Points[i-1].Time) > step {
+			if i == 0 || p.Time.Sub(one.Points[i-1].Time) > step+fleet.Near { // a sample may be that far from the next
 				out = append(out, Moment{p.Time.Add(-step), AtWaits, one.Labels[LabelReason]})
 			}
 		}

@@ -82,3 +82,15 @@ func TestTimeline(t *testing.T) {
 	f("a Slurm job in the queue", job, []Record{queued}, "1500 created ", "2000 active ")
 	f("a Slurm job", job, []Record{queued, over}, "1500 created ", "1600 released ", "1980 started ", "2000 active ", "3000 ended completed")
 }
+
+// Catches a job that waits anew at each sample, where samples are farther apart than the steps of the search.
+func TestTimelineOfRareSamples(t *testing.T) {
+	m := querytest.NewMemory()
+	for i := range 30 {
+		add(m, now.Add(time.Duration(4*i-120)*time.Minute), Kubernetes, SeriesWaiting, 8, LabelJob, "u", LabelReason, "gpu")
+	}
+	got, err := Timeline(t.Context(), m, JobID{Scheduler: Kubernetes, ID: "u"}, nil, now.Add(-3*time.Hour), now)
+	if err != nil || len(got) != 1 || got[0].What != AtWaits || got[0].Text != "gpu" {
+		t.Errorf("%v %v, want one moment from which on it waits", got, err)
+	}
+}

@@ -21,6 +21,8 @@ type jobMoment struct {
 	Time int64  `json:"time"` // Unix milliseconds
 	What string `json:"what"` // created, released, waits, scheduled, sandboxed, initialized, started, held, active, ended
 	Text string `json:"text,omitempty"`
+	// Because says in words why it waits.
+	Because string `json:"because,omitempty"`
 }
 
 // maxRecords bounds the log records that are read about one job.
@@ -61,7 +63,11 @@ func (v *viewer) timelinePage(ctx context.Context, r request) (any, error) {
 	}
 	a := timelineAnswer{Scheduler: j.Scheduler, ID: j.ID, Moments: []jobMoment{}}
 	for _, m := range list {
-		a.Moments = append(a.Moments, jobMoment{m.Time.UnixMilli(), string(m.What), m.Text})
+		moment := jobMoment{Time: m.Time.UnixMilli(), What: string(m.What), Text: m.Text}
+		if m.What == queue.AtWaits {
+			moment.Because = queue.Because(m.Text)
+		}
+		a.Moments = append(a.Moments, moment)
 	}
 	return a, nil
 }

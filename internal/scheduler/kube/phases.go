@@ -54,7 +54,7 @@ func newGateLog() gateLog { return gateLog{closed: map[podID]bool{}, open: map[p
 // seen follows the gates of a pod and reports whether there is news.
 func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
 	p := s.pod
-	opened, known := g.open[id]
+	_, known := g.open[id]
 	switch {
 	case len(p.Gates) > 0:
 		if g.closed[id] {
@@ -64,10 +64,10 @@ func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
 		return true
 	case g.closed[id]:
 		delete(g.closed, id)
-		if opened = 0; !s.listed {
-			opened = s.when().Unix()
+		g.open[id] = 0
+		if !s.listed {
+			g.open[id] = s.when().Unix()
 		}
-		g.open[id] = opened
 		return true
 	case !known && s.first && (fresh || g.unsure) && p.Scheduled.IsZero():
 		g.open[id] = 0

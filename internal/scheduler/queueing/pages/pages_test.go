@@ -58,7 +58,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *site) put(path, page string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pages[path] = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, page) } //nolint:errcheck // the client has gone
+	s.pages[path] = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, page) }
 }
 
 func (s *site) requests() []string {
@@ -161,8 +161,8 @@ func TestReader(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	s, address := serve(t)
 	s.pages["/metrics"] = func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, kueue("leader", 3)) //nolint:errcheck // the client has gone
-		http.NewResponseController(w).Flush() //nolint:errcheck // the same
+		io.WriteString(w, kueue("leader", 3))
+		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}
 	r := NewReader(Config{Targets: []Target{target(t, address+"/metrics")}, Vendors: vendors, Timeout: 10 * time.Millisecond}, start)

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/scheduler/queueing/pages"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
@@ -74,6 +75,25 @@ func TestQueueing(t *testing.T) {
 	}
 	if name := md.ResourceMetrics().At(0).ScopeMetrics().At(0).Scope().Name(); name == metadata.ScopeName {
 		t.Errorf("the scope is %s: on the metrics page this replaces what the watch says, and the other way around", name)
+	}
+}
+
+// Catches gauges of a process that is no longer elected: the next one reports the same.
+func TestQueueingEnds(t *testing.T) {
+	cfg := createDefaultConfig().(*Config)
+	cfg.Queueing.Pages = []PageConfig{{URL: systemPages(t) + "/yunikorn.txt"}}
+	sink := &consumertest.MetricsSink{}
+	q := newQueues(cfg, "c", receivertest.NewNopSettings(component.MustNewType("scheduler")), sink, nil)
+	q.send(t.Context(), q.emit(q.reader.Read(t.Context(), created), created))
+	for range 2 {
+		q.send(t.Context(), q.emit(pages.Round{}, created.Add(time.Minute)))
+	}
+	if n := len(sink.AllMetrics()); n != 2 {
+		t.Fatalf("%d batches, want the values and their end", n)
+	}
+	got := points(last(sink))
+	if end := ended(last(sink)); len(got) != 0 || !end["scheduler.up"] || !end["scheduler.queue.gpu.used"] || end["scheduler.queue.attempts"] {
+		t.Errorf("%v, ended %v", got, end)
 	}
 }
 

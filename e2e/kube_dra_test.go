@@ -26,7 +26,7 @@ type draTest struct {
 func TestDRADriver(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath(exampleDriver); err != nil {
-		skip(t, "dradriver", err)
+		skip(t, "dradriver", fmt.Errorf("tools/deps.sh dradriver did not build it: %w", err))
 	}
 	d := &draTest{queueTest: &queueTest{cluster: newCluster(t), binary: gpumeter(t)}}
 	for _, namespace := range []string{red, blue, "gpumeter"} {

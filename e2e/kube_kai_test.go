@@ -20,7 +20,7 @@ func TestKAI(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("kai-scheduler")
 	if err != nil {
-		skip(t, "kai", err)
+		skip(t, "kai", fmt.Errorf("tools/deps.sh kai did not build it: %w", err))
 	}
 	if l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", ":8080"); err != nil {
 		skip(t, "kai", fmt.Errorf("one of its controllers has a fixed port: %w", err))

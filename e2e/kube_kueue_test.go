@@ -45,7 +45,7 @@ func TestKueue(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("kueue")
 	if err != nil {
-		skip(t, "kueue", err)
+		skip(t, "kueue", fmt.Errorf("tools/deps.sh kueue did not build it: %w", err))
 	}
 	if os.Getuid() != 0 {
 		skip(t, "kueue", "its certificate has a fixed path, which only root can give it without changing the machine")

@@ -17,7 +17,7 @@ func TestVolcano(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("volcano-scheduler")
 	if err != nil {
-		skip(t, "volcano", err)
+		skip(t, "volcano", fmt.Errorf("tools/deps.sh volcano did not build it: %w", err))
 	}
 	q := newQueueTest(t)
 	q.node("gn1", "64", "")

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,8 @@ import (
 // scheduler puts them.
 type queueTest struct {
 	*cluster
-	binary string
+	binary    string
+	scheduler string // URL of the scheduler, without a path
 }
 
 // newQueueTest starts the API server and the scheduler, and gives the agents their permissions.
@@ -39,7 +41,11 @@ func newQueueTest(t *testing.T) *queueTest {
 		t.Fatal(err)
 	}
 	q.startAPI()
-	q.daemon("kube-scheduler", "--kubeconfig="+q.api.kubeconfig(q.dir, asAdmin), "--leader-elect=false", "--secure-port=0")
+	kubeconfig, addr := q.api.kubeconfig(q.dir, asAdmin), freeAddress(t)
+	_, port, _ := net.SplitHostPort(addr)
+	q.scheduler = "https://" + addr
+	q.daemon("kube-scheduler", "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+		"--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+filepath.Join(q.dir, "scheduler"))
 	for _, namespace := range []string{red, blue, "gpumeter"} {
 		q.api.create("/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
 	}
@@ -181,6 +187,16 @@ func (q *queueTest) pageOf(a queueAgent, system string) map[string]float64 {
 		"scheduler_queue": "queue", "scheduler_job_reason": "reason", "scheduler_gpu_type": "type", "scheduler_gpu_state": "state",
 		"scheduler_gpu_stranded_cause": "cause", "scheduler_gpu_request": "request", "scheduler_job_state": "state", "scheduler_eviction_reason": "reason",
 	})
+}
+
+// schedulerPages are the pages of the scheduler, as agents are to read them.
+func (q *queueTest) schedulerPages() (list []string) {
+	token := filepath.Join(q.dir, "token")
+	write(q.t, token, asAgent)
+	for _, path := range []string{"/metrics", "/metrics/resources"} {
+		list = append(list, fmt.Sprintf("{url: %q, ca_file: %q, token_file: %q}", q.scheduler+path, filepath.Join(q.dir, "scheduler", "kube-scheduler.crt"), token))
+	}
+	return list
 }
 
 // repeats waits until the page of an agent has these values of a queueing system.

@@ -76,6 +76,11 @@ type Resource struct {
 	// Replica separates the ID of a device from the number of its replica if the vendor's
 	// plugin shares devices: "-" in card0-3.
 	Replica string
+	// WholeTypes are the values that a DRA driver has in the attribute type of whole devices: others are of parts of
+	// devices, or offer a device in another way once more. Empty: the driver has no such attribute.
+	WholeTypes []string
+	// ModelAttribute is the attribute in which a DRA driver names the model.
+	ModelAttribute string
 }
 
 // Vendors is a list of vendors.
@@ -99,6 +104,16 @@ func (v Vendors) Resource(name string) Resource {
 		}
 	}
 	return Resource{}
+}
+
+// Of returns the name of the vendor of a resource, empty if it is of none.
+func (v Vendors) Of(resource string) string {
+	for i := range v {
+		if v[i:i+1].Resource(resource).Name != "" {
+			return v[i].Name
+		}
+	}
+	return ""
 }
 
 // CountsDevices reports whether one unit of the resource called name is a whole device.

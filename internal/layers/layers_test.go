@@ -118,7 +118,12 @@ var layers = []struct {
 	{"internal/inference", []string{"internal/optional", "internal/promtext"}},
 	{"internal/inference/discover", []string{"internal/device", "internal/inference", "internal/node", "internal/promtext", "internal/workload", xsys}},
 	{"internal/scheduler", []string{"internal/optional"}},
-	{"internal/scheduler/kube", []string{"internal/device", "internal/optional", "internal/scheduler", "internal/workload/podgroup"}},
+	{"internal/scheduler/kube", []string{
+		"internal/device", "internal/optional", "internal/scheduler", "internal/scheduler/kube/dra", "internal/scheduler/kube/gang",
+		"internal/workload/podgroup",
+	}},
+	{"internal/scheduler/kube/gang", nil},
+	{"internal/scheduler/kube/dra", []string{"internal/device"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
 	{"internal/scheduler/queueing", []string{"internal/device", "internal/promtext", "internal/scheduler"}},

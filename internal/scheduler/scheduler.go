@@ -58,6 +58,7 @@ type Cause string
 
 // The causes, in the order in which they count.
 const (
+	Unhealthy   Cause = "unhealthy" // the device is broken, and its node does not offer it
 	NotReady    Cause = "not_ready" // the node is down
 	Cordoned    Cause = "cordoned"  // the node takes no new jobs
 	Tainted     Cause = "taint"     // no job that asks for devices tolerates the taints of the node

@@ -96,10 +96,10 @@ type kubernetesReceiver struct {
 	untold []kube.Event // that the pipeline refused
 
 	// What was logged last.
-	role, trouble, noWaits string
-	dropped                bool // objects were refused
-	refused                bool // the pipeline refused the last batch
-	refusedLogs            bool
+	role, trouble, noWaits, denied string
+	dropped                        bool // objects were refused
+	refused                        bool // the pipeline refused the last batch
+	refusedLogs                    bool
 }
 
 func newKubernetes(cfg *Config, set receiver.Settings, forget func()) (*kubernetesReceiver, error) {
@@ -241,6 +241,13 @@ func (r *kubernetesReceiver) say(v live.View) {
 			r.set.Logger.Warn("Some times that pods waited are missing", zap.String("reason", text))
 		}
 	}
+	if text := errText(v.Denied); v.Leads && text != r.denied {
+		if r.denied = text; text == "" {
+			r.set.Logger.Info("All objects of the Kubernetes API that explain more may be watched now")
+		} else {
+			r.set.Logger.Warn("Some objects of the Kubernetes API may not be watched, and what they would tell is absent", zap.String("reason", text))
+		}
+	}
 	if v.Snapshot == nil {
 		return
 	}
@@ -259,15 +266,23 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 		w.up(v.Err == nil)
 		w.jobs(v.Snapshot.Counts(), r.cfg.Kubernetes.MaxSeries)
 		w.waiting(v.Snapshot.Waiting())
+		w.claims(v.Snapshot.Claims, v.Snapshot.Claimed)
+		w.groups(v.Snapshot.Groups, r.cfg.Kubernetes.MaxSeries)
 		if v.Snapshot.Nodes != nil {
 			w.room(v.Snapshot.Room(v.Snapshot.Reference()))
 		}
 	case v.Err != nil && (v.Leads || alone):
 		w.up(false)
 	}
+	w.evicted(v.Evicted)
 	rb := metadata.NewResourceBuilder(r.cfg.ResourceAttributes)
 	rb.SetServiceName("gpumeter")
 	md := r.mb.Emit(metadata.WithResource(rb.Emit()))
+	for m := range series.Metrics(md) {
+		for p := range series.Points(m) {
+			series.Start(m, p, r.began)
+		}
+	}
 	if md.ResourceMetrics().Len() == 0 { // the last series may have to end
 		rb.SetServiceName("gpumeter")
 		rm := md.ResourceMetrics().AppendEmpty()

@@ -149,7 +149,7 @@ func TestKubernetes(t *testing.T) {
 		"scheduler.gpu.placeable 1 H100": 8, "scheduler.gpu.placeable 2 H100": 4, "scheduler.gpu.placeable 4 H100": 2, "scheduler.gpu.placeable 8 H100": 1, "scheduler.gpu.placeable 16 H100": 0,
 		"scheduler.gpu.fragmentation 1 H100": 0, "scheduler.gpu.fragmentation 2 H100": 0, "scheduler.gpu.fragmentation 4 H100": 0, "scheduler.gpu.fragmentation 8 H100": 0, "scheduler.gpu.fragmentation 16 H100": 1,
 		// A device usually takes one CPU, as the median of 1, 2 and 0.5.
-		"scheduler.gpu.stranded cpu H100": 4, "scheduler.gpu.stranded memory H100": 0, "scheduler.gpu.stranded cordoned H100": 0, "scheduler.gpu.stranded not_ready H100": 0, "scheduler.gpu.stranded taint H100": 0,
+		"scheduler.gpu.stranded cpu H100": 4, "scheduler.gpu.stranded memory H100": 0, "scheduler.gpu.stranded cordoned H100": 0, "scheduler.gpu.stranded not_ready H100": 0, "scheduler.gpu.stranded unhealthy H100": 0, "scheduler.gpu.stranded taint H100": 0,
 		"scheduler.gpu.unusable.ratio": 2. / 3, // only the gated one fits
 	}
 	for _, job := range []string{"H100 u-train-2 train-2 cpu ml vision", "H100 u-gated gated held ml vision"} {

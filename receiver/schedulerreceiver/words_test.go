@@ -21,18 +21,23 @@ var update = flag.Bool("update", false, "rewrite the section of docs/schedulers.
 // the scheduler does not have it.
 var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.up", "the controller answered everything", "pods and nodes are watched; only by the elected process, or by all if nobody can be elected"},
-	{"scheduler.job.count", "jobs with GPUs, each task of an array; ended ones for `MinJobAge`", "pods that ask for GPUs or parts of them; ended ones until they are deleted"},
+	{"scheduler.job.count", "jobs with GPUs, each task of an array; ended ones for `MinJobAge`", "pods that ask for GPUs or parts of them, by resources or by claims; ended ones until they are deleted"},
 	{"scheduler.job.pending.count", "the same, by the reason that squeue shows", "the same, by what keeps the pod from the nodes with enough free GPUs"},
-	{"scheduler.gpu.count", "by the type in gres.conf; allocated also by shards and MPS", "by the model label of the node; allocated to pods that have not ended. GPUs that the device plugin withholds are down"},
-	{"scheduler.gpu.allocated", "of jobs; without a type, which the queue does not say", "of pods on a node"},
+	{"scheduler.gpu.count", "by the type in gres.conf; allocated also by shards and MPS", "by the model label of the node, or the model that a driver for claims says; allocated to pods that have not ended, or to claims. GPUs that the device plugin withholds, or with a taint of their driver, are down"},
+	{"scheduler.gpu.allocated", "of jobs; without a type, which the queue does not say", "of pods on a node; those of a claim that several pods share for the oldest of them"},
 	{"scheduler.gpu.pending", "of jobs; without a type", "of pods; with a type if the pod can only run on one"},
 	{"scheduler.gpu.requested", "the sum of both", "the sum of both"},
 	{"scheduler.waiting.gpu", "by job; the tasks of an array together. No more than 100 jobs by name", "by pod. No more than 100 pods by name"},
 	{"scheduler.waiting.time", "of the same jobs, since they may start", "of the same pods, since they were created"},
 	{"scheduler.gpu.placeable", "on nodes that accept jobs", "on nodes that are ready, not cordoned and not tainted for everybody"},
 	{"scheduler.gpu.fragmentation", "of the same nodes", "of the same nodes"},
-	{"scheduler.gpu.stranded", "all CPUs or all memory of the node are allocated; `cordoned` if it is drained or reserved, `not_ready` if it is down; no `taint`: Slurm has none", "per GPU, by the CPU and memory that pods of the last day ask for, as a median"},
+	{"scheduler.gpu.stranded", "all CPUs or all memory of the node are allocated; `cordoned` if it is drained or reserved, `not_ready` if it is down; no `taint` and no `unhealthy`: Slurm has none", "per GPU, by the CPU and memory that pods of the last day ask for, as a median; `unhealthy` what is withheld"},
 	{"scheduler.gpu.unusable.ratio", "absent: the queue says what a job asks for in total, not per node", "over the pods that exist or ended during the last day, as far as the elected process has seen them"},
+	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
+	{"scheduler.group.member.count", "absent: a Slurm job is placed as a whole", "pods of these groups"},
+	{"scheduler.job.evicted", "absent: the queue does not say why a job was requeued", "pods with the condition DisruptionTarget, or that end because Kueue evicted their Workload"},
+	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; without permission for claims absent"},
+	{"scheduler.claim.device.count", "absent: Slurm has no claims", "of the same claims. Of a request for all devices of a node one, until it is allocated"},
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
 	{
@@ -80,12 +85,18 @@ func TestWordsDocument(t *testing.T) {
 	slurm := names(points(e.emit(round(60))))
 
 	s := queued()
+	claims(s)
+	gang(s)
 	url, stop := s.Serve()
 	defer stop()
 	sink, _ := kubernetes(t, url)
 	await.True(t, "pods are watched", func() bool { return points(last(sink))["scheduler.up"] == 1 })
 	starts(s)
-	await.True(t, "a pod started", func() bool { return points(last(sink))["scheduler.job.startup.duration ml"] == 1 })
+	evict(s)
+	await.True(t, "a pod started and one was evicted", func() bool {
+		got := points(last(sink))
+		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1
+	})
 	s.PutPod(kubeapitest.Pod("gn3", "ml", "new", "u-new", object{
 		"metadata": object{"creationTimestamp": "2025-11-19T12:00:00Z"},
 		"spec":     object{"containers": []object{{"name": "main", "resources": object{"requests": object{"nvidia.com/gpu": "1"}}}}},

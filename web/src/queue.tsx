@@ -146,6 +146,9 @@ const waitHeads = (several: boolean): Head<QueueWait>[] => [
   { key: "mean", title: "Mean", value: (w) => w.mean, cell: (w) => f.span(w.mean), number: true, minor: true },
 ];
 
+/** sources are who is asked about a queue, by scheduler; the others have metrics pages. */
+const sources: Record<string, string> = { slurm: "The Slurm controller", kubernetes: "The Kubernetes API" };
+
 function Headline({ data }: { data: QueueAnswer }) {
   const waiting = sum(data.clusters, (c) => c.waiting);
   const gpus = sum(data.jobs, (j) => j.gpus);
@@ -186,7 +189,7 @@ function Headline({ data }: { data: QueueAnswer }) {
       </p>
       {out.map((c) => (
         <p key={c.cluster + c.scheduler} class="banner" role="status">
-          The {c.scheduler === "slurm" ? "Slurm controller" : "Kubernetes API"}
+          {sources[c.scheduler] ?? `The metrics page of ${c.scheduler}`}
           {c.cluster && ` of ${c.cluster}`} does not answer everything: some numbers are missing.
         </p>
       ))}

@@ -15,7 +15,7 @@ var Facts = device.Vendor{
 		{Name: "amd.com/gpu", Unit: device.Whole},
 		{Name: "amd.com/spx_nps*", Unit: device.Whole}, // the mode in which a GPU is one partition
 		{Name: "amd.com/*_nps*", Unit: device.Part},    // dpx, tpx, qpx, cpx
-		{Name: "gpu.amd.com", Unit: device.Claim},
+		{Name: "gpu.amd.com", Unit: device.Claim, WholeTypes: []string{"amdgpu"}, ModelAttribute: "productName"},
 	},
 	ModelLabels:    []string{"amd.com/gpu.product-name"}, // set by the node labeller
 	ModelPrefixes:  []string{"AMD ", "Instinct "},

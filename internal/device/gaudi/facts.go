@@ -10,7 +10,7 @@ var Facts = device.Vendor{
 	Modules:     []string{"habanalabs"},
 	Resources: []device.Resource{
 		{Name: "habana.ai/gaudi", Unit: device.Whole},
-		{Name: "gaudi.intel.com", Unit: device.Claim},
+		{Name: "gaudi.intel.com", Unit: device.Claim, ModelAttribute: "model"},
 	},
 	ModelPrefixes: []string{"Intel "},
 }

@@ -12,7 +12,7 @@ var Facts = device.Vendor{
 		{Name: "gpu.intel.com/i915", Unit: device.Whole, Replica: "-"},
 		{Name: "gpu.intel.com/xe", Unit: device.Whole, Replica: "-"},
 		{Name: "gpu.intel.com/*_monitoring", Unit: device.NoDevice},
-		{Name: "gpu.intel.com", Unit: device.Claim},
+		{Name: "gpu.intel.com", Unit: device.Claim, ModelAttribute: "model"},
 	},
 	ModelLabels:   []string{"gpu.intel.com/product"}, // set by the rules of the device plugin for node feature discovery
 	ModelPrefixes: []string{"Intel ", "Data Center GPU "},

@@ -18,7 +18,7 @@ var Facts = device.Vendor{
 		{Name: "nvidia.com/gpu", Unit: device.Whole},
 		{Name: "nvidia.com/gpu.shared", Unit: device.Share}, // time slicing, MPS
 		{Name: "nvidia.com/mig-*", Unit: device.Part},
-		{Name: "gpu.nvidia.com", Unit: device.Claim},
+		{Name: "gpu.nvidia.com", Unit: device.Claim, WholeTypes: []string{"gpu"}, ModelAttribute: "productName"},
 		{Name: "compute-domain.nvidia.com", Unit: device.NoDevice}, // connections between GPUs of several nodes
 	},
 	// Set by GPU feature discovery, and by GKE.

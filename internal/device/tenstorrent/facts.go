@@ -10,7 +10,7 @@ var Facts = device.Vendor{
 	Modules:     []string{"tenstorrent"},
 	Resources: []device.Resource{
 		{Name: "tenstorrent.com/*", Unit: device.Whole}, // n150, n300, blackhole ...
-		{Name: "tenstorrent.com", Unit: device.Claim},
+		{Name: "tenstorrent.com", Unit: device.Claim, ModelAttribute: "boardName"},
 	},
 	ModelPrefixes: []string{"Tenstorrent ", "Blackhole ", "Wormhole "},
 }

@@ -10,7 +10,7 @@ var Facts = device.Vendor{
 	Modules:     []string{"vfio_pci"}, // since v5; older drivers are not in any public kernel
 	Resources: []device.Resource{
 		{Name: "google.com/tpu", Unit: device.Whole},
-		{Name: "tpu.google.com", Unit: device.Claim},
+		{Name: "tpu.google.com", Unit: device.Claim, ModelAttribute: "accelerator"},
 	},
 	ModelLabels: []string{"cloud.google.com/gke-tpu-accelerator"},
 }

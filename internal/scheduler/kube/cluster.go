@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/dra"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/gang"
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Limits of what is kept. 10,000 pods and 1,000 nodes are usual; a limit only protects the process.
@@ -22,26 +25,36 @@ const (
 	largeMemory = 4 << 30
 )
 
-// Cluster is what is known of the pods and nodes of a cluster, which a PodSink and a NodeSink keep current. Its methods
-// and theirs may be called concurrently.
+// Cluster is what is known of the pods and nodes of a cluster, which a PodSink and a NodeSink keep current, and of its Kinds.
+// Its methods and theirs may be called concurrently.
 type Cluster struct {
 	vendors   device.Vendors
 	teamLabel string
 	waits     *Waits // nil: not measured
+	evictions *Evictions
 
-	mu      sync.Mutex
-	pods    pods
-	nodes   map[string]*Node // those that offer accelerators
-	history history
-	synced  struct{ pods, nodes bool }
-	refused struct{ pods, nodes int } // beyond a limit, or not understood
-	events  []Event                   // that nobody has taken yet; only with waits
+	mu        sync.Mutex
+	pods      pods
+	nodes     map[string]*Node
+	claims    objects[dra.Claim]
+	slices    objects[dra.Slice]
+	classes   objects[dra.Class]
+	kueue     objects[gang.Workload]
+	podGroups map[podgroup.System]*objects[gang.PodGroup]
+	// catalog is of the slices and classes after so many changes of them.
+	catalog   *dra.Catalog
+	cataloged [2]int
+	owners    map[string]string // UIDs of the pods for which the devices of claims count
+	history   history
+	synced    struct{ pods, nodes bool }
+	refused   struct{ pods, nodes int } // beyond a limit, or not understood
+	events    []Event                   // that nobody has taken yet; only with waits
 }
 
 // pods are the pods by UID. What a pod asks for is immutable once it is here.
 type pods struct {
-	own  map[string]*Pod  // those that ask for accelerators
-	rest map[string]taken // the others that are on a node
+	own  map[string]*Pod  // those that ask for accelerators, or have claims
+	rest map[string]taken // the others that are on a node, or in a group
 }
 
 // taken is what a pod without accelerators takes from its node.
@@ -49,6 +62,7 @@ type taken struct {
 	node        string
 	cpu, memory int64
 	pod         *Pod // only if it takes so much that it may be in the way
+	member      member
 }
 
 func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken{}} }
@@ -67,6 +81,9 @@ func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 			}
 		}
 		c.happened(s, c.waits.seen(s))
+	}
+	if c.evictions != nil && c.synced.pods && p.Evicted != "" && (old == nil || old.Evicted == "") {
+		c.evictions.add(p)
 	}
 }
 
@@ -87,10 +104,12 @@ func (p *pods) know(uid string) bool {
 // NewCluster returns an empty Cluster. teamLabel is the pod label that names the team; empty: none. waits measures how
 // long pods wait; nil: nobody does.
 func NewCluster(vendors device.Vendors, teamLabel string, waits *Waits) *Cluster {
-	return &Cluster{
+	c := &Cluster{
 		vendors: vendors, teamLabel: teamLabel, waits: waits,
 		pods: newPods(), nodes: map[string]*Node{},
 	}
+	c.further()
+	return c
 }
 
 // put adds or replaces a pod.
@@ -98,14 +117,16 @@ func (p *pods) put(pod *Pod) {
 	delete(p.own, pod.UID)
 	delete(p.rest, pod.UID)
 	switch {
-	case len(pod.Devices) > 0:
+	case len(pod.Devices) > 0, len(pod.claims.refs) > 0:
 		p.own[pod.UID] = pod
 	case pod.State.Has():
-		t := taken{node: pod.Node, cpu: pod.CPU, memory: pod.Memory}
+		t := taken{node: pod.Node, cpu: pod.CPU, memory: pod.Memory, member: pod.member}
 		if pod.CPU >= largeCPU || pod.Memory >= largeMemory {
 			t.pod = pod
 		}
 		p.rest[pod.UID] = t
+	case pod.member.group.Name != "":
+		p.rest[pod.UID] = taken{member: pod.member}
 	}
 }
 
@@ -122,13 +143,27 @@ type Snapshot struct {
 	Demands []Weighted
 	// Refused counts the objects beyond a limit and those that could not be understood.
 	Refused int
+	// Claims and Claimed count claims of accelerators, and the devices of claims. Nil: they are not known.
+	Claims, Claimed map[dra.Group]int64
+
+	// Groups are groups of pods that are not over, sorted by name.
+	Groups []*Group
+
+	claims    map[string]dra.Claim
+	catalog   *dra.Catalog
+	workloads workloads
+	// unclear are pods whose claims are not known, or are not for accelerators.
+	unclear []*Pod
 }
 
-// Pod returns a pod that asks for accelerators, or nil.
+// Pod returns a pod that asks for accelerators, as far as that is known, or nil.
 func (s *Snapshot) Pod(namespace, name string) *Pod {
 	// Of two pods of a name, one has ended and the other is newer.
 	var found *Pod
-	for _, p := range s.Pods {
+	for _, p := range slices.Concat(s.Pods, s.unclear) {
+		if !p.accelerated() && s.clear(p) {
+			continue
+		}
 		if p.Namespace == namespace && p.Name == name && (found == nil || p.Created.After(found.Created)) {
 			found = p
 		}
@@ -144,9 +179,24 @@ func byName(a, b *Pod) int {
 func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &Snapshot{Time: now, Vendors: c.vendors, Demands: c.history.list(now), Refused: c.refused.pods + c.refused.nodes + c.history.refused}
+	c.resolveAll(now)
+	s := &Snapshot{
+		Time: now, Vendors: c.vendors, Demands: c.history.list(now), catalog: c.catalogNow(), claims: c.claims.copied(),
+		Refused:   c.refused.pods + c.refused.nodes + c.history.refused + c.refusedKinds(),
+		workloads: c.workloadsNow(), Groups: c.groupsOf(),
+	}
+	if s.catalog != nil {
+		s.Claims, s.Claimed = s.catalog.Count(s.claims)
+	}
 	if c.synced.pods {
-		s.Pods = slices.AppendSeq(make([]*Pod, 0, len(c.pods.own)), maps.Values(c.pods.own))
+		s.Pods = make([]*Pod, 0, len(c.pods.own))
+		for _, p := range c.pods.own {
+			if p.accelerated() {
+				s.Pods = append(s.Pods, p)
+			} else {
+				s.unclear = append(s.unclear, p)
+			}
+		}
 		slices.SortFunc(s.Pods, byName)
 	}
 	if !c.synced.nodes {
@@ -163,7 +213,7 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 			n.Running++
 		}
 	}
-	for _, p := range s.Pods {
+	for _, p := range c.pods.own {
 		if p.State.Has() {
 			take(p.Node, p.Requests)
 		}
@@ -175,9 +225,21 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 		}
 	}
 	slices.SortFunc(s.Others, byName)
+	var claimable map[string]*dra.Node
+	if s.catalog != nil && c.slices.known() != nil {
+		claimable = s.catalog.Nodes(s.claims)
+	}
 	for name, n := range nodes {
 		n.Left = n.Allocatable.minus(used[name])
+		n.whole, n.free = n.Allocatable.Whole(c.vendors), n.Left.Whole(c.vendors)
+		if d := claimable[name]; d != nil {
+			s.addClaimable(n, d)
+		}
+		if !n.offers() {
+			delete(nodes, name)
+		}
 	}
+	s.Others = slices.DeleteFunc(s.Others, func(p *Pod) bool { return nodes[p.Node] == nil })
 	s.Nodes = slices.SortedFunc(maps.Values(nodes), func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 	if s.Nodes == nil {
 		s.Nodes = []*Node{}

@@ -5,5 +5,6 @@
 // It parses and computes only. Who reads the API passes objects to Cluster. Of pods that ask for no
 // accelerator, only what they take from their node is kept.
 //
-// Claims of devices (DRA) are not counted yet: a pod that asks for devices only by a claim is not seen.
+// A pod may ask for devices by resources of device plugins, or by claims (see dra). Claims are resolved when the pod or its
+// claims change, and at each Snapshot.
 package kube

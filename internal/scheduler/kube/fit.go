@@ -154,6 +154,9 @@ func (d *Demand) untolerated(n *Node) (Taint, bool) {
 }
 
 func (d *Demand) selects(n *Node) bool {
+	if d.At != "" && d.At != n.Name {
+		return false
+	}
 	for key, want := range d.Selector {
 		if have, ok := n.Labels[key]; !ok || have != want {
 			return false

@@ -36,7 +36,7 @@ type demand struct {
 }
 
 func (d *Demand) key() string {
-	return fmt.Sprintf("%d %d %v %q %q %q", d.Requests.CPU, d.Requests.Memory, d.Devices, d.Selector, d.Affinity, d.Tolerations)
+	return fmt.Sprintf("%d %d %v %d %q %q %q %q", d.Requests.CPU, d.Requests.Memory, d.Devices, d.Claimed, d.At, d.Selector, d.Affinity, d.Tolerations)
 }
 
 // seen records a pod that is new, old being nil, or has changed. A pod counts once however often it is seen.

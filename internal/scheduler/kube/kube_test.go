@@ -195,7 +195,7 @@ func checkWorked(t *testing.T, s *Snapshot) {
 		Fragments: map[int64]float64{1: 0, 2: 0.167, 4: 0.333, 8: 0.333, 16: 1},
 		Placeable: map[int64]int64{1: 12, 2: 5, 4: 2, 8: 1, 16: 0},
 		Stranded:  map[string]int64{"gn1": 0, "gn2": 0, "gn3": 8},
-		ByCause:   map[scheduler.Cause]int64{scheduler.LacksCPU: 8, scheduler.LacksMemory: 0, scheduler.NotReady: 0, scheduler.Cordoned: 0, scheduler.Tainted: 0},
+		ByCause:   map[scheduler.Cause]int64{scheduler.LacksCPU: 8, scheduler.Unhealthy: 0, scheduler.LacksMemory: 0, scheduler.NotReady: 0, scheduler.Cordoned: 0, scheduler.Tainted: 0},
 		Devices:   map[scheduler.DeviceState]int64{scheduler.Allocated: 12, scheduler.Idle: 12, scheduler.Drained: 0, scheduler.Down: 0},
 	}
 	if diff := cmp.Diff(want, got, near); diff != "" {
@@ -274,7 +274,7 @@ func TestStrandedCauses(t *testing.T) {
 		Devices: map[scheduler.DeviceState]int64{scheduler.Allocated: 2, scheduler.Idle: 8 + 8 + 7 + 8 + 6 + 8, scheduler.Drained: 8, scheduler.Down: 7 + 2},
 		Free:    scheduler.Free{6, 8, 8, 7, 8}, // in the order of their names
 		Stranded: map[scheduler.Cause]int64{
-			scheduler.NotReady: 7, scheduler.Cordoned: 8, scheduler.Tainted: 8, scheduler.LacksMemory: 4, scheduler.LacksCPU: 0,
+			scheduler.Unhealthy: 2, scheduler.NotReady: 7, scheduler.Cordoned: 8, scheduler.Tainted: 8, scheduler.LacksMemory: 4, scheduler.LacksCPU: 0,
 		},
 	}}
 	if diff := cmp.Diff(want, r.Pools); diff != "" {
@@ -330,38 +330,6 @@ func TestHistoryIsBounded(t *testing.T) {
 	if s := c.Snapshot(epoch); len(s.Demands) != maxDemands || s.Refused != 5 {
 		t.Errorf("%d demands and %d refused, want %d and 5", len(s.Demands), s.Refused, maxDemands)
 	}
-}
-
-// Catches an object that a fuzzer finds and that crashes the agent or yields an impossible number.
-func FuzzObjects(f *testing.F) {
-	f.Add(raw(f, pod("a", "", 1, "100m", gates("x"), refused(lacksGPUAndCPU))))
-	f.Add(raw(f, node("gn1", "64")))
-	f.Add([]byte(`{"metadata":{"uid":"u","name":"n"},"spec":{"nodeName":"n","initContainers":[{"restartPolicy":"Always","resources":{"limits":{"nvidia.com/gpu":9223372036854775807,"cpu":"1e30"}}}]}}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		c := NewCluster(vendors, "team", nil)
-		NodeSink{c}.Put(b)
-		add, commit := at(c, epoch).Begin()
-		add(b)
-		commit()
-		s := c.Snapshot(epoch)
-		for _, p := range s.Pods {
-			if p.Whole(vendors) < 0 || p.CPU < 0 || p.Memory < 0 || p.Name == "" || len(s.Why(p)) == 0 {
-				t.Errorf("%+v", p)
-			}
-		}
-		for _, pool := range s.Room(s.Reference()).Pools {
-			for state, n := range pool.Devices {
-				if n < 0 {
-					t.Errorf("%d devices are %s", n, state)
-				}
-			}
-		}
-		at(c, epoch).Delete(b)
-		NodeSink{c}.Delete(b)
-		if s := c.Snapshot(epoch); len(s.Nodes) > 0 {
-			t.Error("a node that cannot be deleted")
-		}
-	})
 }
 
 // Catches a quantity that is read with another factor, and one that is rounded down.

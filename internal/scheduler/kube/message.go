@@ -131,6 +131,7 @@ var words = []struct {
 	{"gang", scheduler.Gang},
 	{"pod group", scheduler.Gang},
 	{"podgroup", scheduler.Gang},
+	{"sibling pods", scheduler.Gang}, // the scheduler plugins
 	{"coscheduling", scheduler.Gang},
 	{"scheduling gate", scheduler.Gated},
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 )
 
-// Node is a node that offers accelerators.
+// Node is a node of the cluster.
 type Node struct {
 	Name   string
 	Labels map[string]string
@@ -19,12 +19,16 @@ type Node struct {
 	Allocatable     Requests
 	Pods            int64 // maximum
 	// Broken is the number of whole devices that the node has but does not offer: the device plugin found
-	// them unhealthy.
+	// them unhealthy, or they have a taint.
 	Broken int64
+	// plugins are the vendors whose devices a device plugin offers.
+	plugins []string
 
 	// Left is what its pods leave, and Running how many there are.
 	Left    Requests
 	Running int64
+	// whole and free count whole devices: of device plugins and, where there is none, those for claims.
+	whole, free int64
 }
 
 // Open reports whether the node takes new pods.
@@ -87,6 +91,9 @@ func parseNode(b []byte, v device.Vendors) (Node, error) {
 		return bad(err)
 	}
 	n.Left = n.Allocatable
+	for name := range capacity.Devices {
+		n.plugins = append(n.plugins, v.Of(name))
+	}
 	n.Broken = max(0, capacity.Whole(v)-n.Allocatable.Whole(v))
 	if q := o.Status.Allocatable["pods"]; q != "" {
 		if n.Pods, err = q.in(ones); err != nil {

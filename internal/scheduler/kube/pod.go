@@ -1,15 +1,18 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Pod is what is kept about a pod that asks for accelerators.
@@ -22,7 +25,15 @@ type Pod struct {
 	Node      string // empty: none yet
 	Nominated string // the node where the scheduler made room for it
 	Demand
-	Gates []string
+	Gates  []string
+	claims byClaim
+	// Workload is the name of its Workload in Kueue, where the pod says it. kueue says whether Kueue has to do with the pod.
+	Workload string
+	kueue    bool
+	member   member
+	owners   []string // UIDs of its controller, and of the JobSet above
+	// Evicted is why it lost its devices before it ended, empty if it did not.
+	Evicted string
 	// Condition and Message are the scheduler's words on a pod that waits, empty if there are none yet.
 	Condition, Message string
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
@@ -42,11 +53,19 @@ type Pod struct {
 
 // Demand is what decides which nodes fit a pod.
 type Demand struct {
+	// Requests has the devices of claims by their class.
 	Requests
+	// Claimed is the number of whole devices of its claims. Those of a claim that several pods share count for one of them.
+	Claimed int64
+	// At is the node where a claim of a waiting pod was allocated; empty: there is none.
+	At          string
 	Selector    map[string]string // labels that the node must have
 	Affinity    []Term            // any of these must match the node; nil: no such rule
 	Tolerations []Toleration
 }
+
+// Whole returns the number of whole devices.
+func (d *Demand) Whole(v device.Vendors) int64 { return sum(d.Requests.Whole(v), d.Claimed) }
 
 // FullName returns NAMESPACE/NAME.
 func (p *Pod) FullName() string { return p.Namespace + "/" + p.Name }
@@ -66,14 +85,17 @@ type podObject struct {
 		Annotations struct {
 			SafeToEvict  string `json:"cluster-autoscaler.kubernetes.io/safe-to-evict"`
 			DoNotDisrupt string `json:"karpenter.sh/do-not-disrupt"`
+			podgroup.Annotations
 		} `json:"annotations"`
 		OwnerReferences []struct {
+			UID        string `json:"uid"`
 			Kind       string `json:"kind"`
 			Name       string `json:"name"`
 			Controller bool   `json:"controller"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
 	Spec struct {
+		podgroup.Spec
 		NodeName       string            `json:"nodeName"`
 		InitContainers []containerObject `json:"initContainers"`
 		Containers     []containerObject `json:"containers"`
@@ -91,6 +113,10 @@ type podObject struct {
 		Gates       []struct {
 			Name string `json:"name"`
 		} `json:"schedulingGates"`
+		Claims []struct {
+			Name  string `json:"name"`
+			Claim string `json:"resourceClaimName"`
+		} `json:"resourceClaims"`
 	} `json:"spec"`
 	Status struct {
 		Phase             string `json:"phase"`
@@ -102,6 +128,10 @@ type podObject struct {
 			Message            string    `json:"message"`
 			LastTransitionTime time.Time `json:"lastTransitionTime"`
 		} `json:"conditions"`
+		Claims []struct {
+			Name  string `json:"name"`
+			Claim string `json:"resourceClaimName"`
+		} `json:"resourceClaimStatuses"`
 		ContainerStatuses []struct {
 			State, LastState struct {
 				Running, Terminated struct {
@@ -152,7 +182,9 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	p := Pod{
 		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Node: o.Spec.NodeName, State: o.state(), Demand: Demand{Requests: need},
 	}
-	if len(need.Devices) == 0 && !p.State.Has() {
+	p.member = o.belongs(p.State)
+	p.claims = byClaim{refs: o.parseClaims(), listed: need.Devices}
+	if len(need.Devices)+len(p.claims.refs) == 0 && !p.State.Has() {
 		return p, nil
 	}
 	if teamLabel != "" {
@@ -165,7 +197,8 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	for _, g := range o.Spec.Gates {
 		p.Gates = append(p.Gates, g.Name)
 	}
-	p.Movable = o.movable()
+	p.Movable = o.movable() && len(p.claims.refs) == 0 // where a claim could be allocated instead is not known
+	p.relations(&o)
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
 	p.Inits = len(o.Spec.InitContainers) > 0
 	p.Result = map[string]EventKind{"Succeeded": EventSucceeded, "Failed": EventFailed}[o.Status.Phase]
@@ -181,6 +214,21 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	}
 	o.conditions(&p)
 	return p, nil
+}
+
+// relations reads to what the pod belongs.
+func (p *Pod) relations(o *podObject) {
+	m := &o.Metadata
+	p.Workload = m.Annotations.KueueWorkload
+	p.kueue = p.Workload != "" || m.Labels[podgroup.KueueQueue] != "" || slices.ContainsFunc(p.Gates, func(g string) bool { return strings.HasPrefix(g, "kueue.x-k8s.io/") })
+	for _, r := range m.OwnerReferences {
+		if r.Controller {
+			p.owners = append(p.owners, r.UID)
+		}
+	}
+	if uid := m.Labels[podgroup.JobSetUID]; uid != "" {
+		p.owners = append(p.owners, uid)
+	}
 }
 
 // movable reports whether a controller would create the pod again, and not on the same node, and nobody objects.
@@ -204,6 +252,8 @@ func (o *podObject) conditions(p *Pod) {
 			p.Sandboxed = c.LastTransitionTime
 		case c.Type == "Initialized" && c.Status == "True":
 			p.Initialized = c.LastTransitionTime
+		case c.Type == "DisruptionTarget" && c.Status == "True":
+			p.Evicted = cmp.Or(disruptions[c.Reason], "other")
 		case c.Type != "PodScheduled":
 		case c.Status == "True":
 			p.Scheduled = c.LastTransitionTime

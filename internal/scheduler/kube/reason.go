@@ -18,7 +18,7 @@ func (s *Snapshot) Reason(p *Pod) scheduler.Reason {
 func (s *Snapshot) reason(p *Pod, obstacle func() scheduler.Reason) scheduler.Reason {
 	switch {
 	case p.State == scheduler.Held, p.Condition == "SchedulingGated":
-		return scheduler.Gated
+		return s.held(p)
 	case p.Nominated != "":
 		return scheduler.Preempting
 	case p.Condition == "":
@@ -30,7 +30,7 @@ func (s *Snapshot) reason(p *Pod, obstacle func() scheduler.Reason) scheduler.Re
 			return c.Reason
 		}
 	}
-	if s.Nodes == nil {
+	if s.Nodes == nil || !p.accelerated() {
 		return cmp.Or(said(verdict.Causes, func(scheduler.Reason) bool { return true }), scheduler.Other)
 	}
 	if r := obstacle(); r != "" {

@@ -45,19 +45,19 @@ func (s *Snapshot) Room(ref Reference) scheduler.Room {
 	r := scheduler.Room{Pools: map[string]*scheduler.Pool{}}
 	unusable, free := 0.0, int64(0)
 	for _, n := range s.Nodes {
-		left := n.Left.Whole(s.Vendors)
-		all := n.Allocatable.Whole(s.Vendors)
+		all, left := n.whole, n.free
 		if all == 0 && n.Broken == 0 {
 			continue // it has parts of devices only
 		}
 		pool := r.Pools[n.Model]
 		if pool == nil {
-			pool = scheduler.NewPool(scheduler.NotReady, scheduler.Cordoned, scheduler.Tainted, scheduler.LacksCPU, scheduler.LacksMemory)
+			pool = scheduler.NewPool(scheduler.Unhealthy, scheduler.NotReady, scheduler.Cordoned, scheduler.Tainted, scheduler.LacksCPU, scheduler.LacksMemory)
 			r.Pools[n.Model] = pool
 		}
 		pool.Devices[scheduler.Allocated] += all - left
 		pool.Devices[n.rest()] += left
 		pool.Devices[scheduler.Down] += n.Broken
+		pool.Stranded[scheduler.Unhealthy] += n.Broken
 		lost, cause := s.stranded(n, left, ref)
 		if lost > 0 {
 			pool.Stranded[cause] += lost
@@ -138,7 +138,7 @@ func (s *Snapshot) asked() int64 {
 //
 // "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023.
 func (s *Snapshot) Unusable(n *Node) float64 {
-	free := n.Left.Whole(s.Vendors)
+	free := n.free
 	all, unfit := int64(0), int64(0)
 	for i := range s.Demands {
 		d := &s.Demands[i]

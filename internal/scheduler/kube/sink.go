@@ -29,7 +29,12 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 			}
 		}
 		for uid, p := range all.own {
-			c.seen(c.pods.own[uid], p, now, true)
+			old := c.pods.own[uid]
+			p = c.resolve(p, old)
+			if c.judgeEviction(old, p, false); p.accelerated() {
+				c.seen(old, p, now, true)
+			}
+			all.own[uid] = p
 		}
 		if c.waits != nil {
 			c.waits.listed(all.own, now)
@@ -49,10 +54,12 @@ func (s PodSink) Put(object []byte) {
 		c.refused.pods++
 		return
 	}
-	if len(p.Devices) > 0 {
-		c.seen(c.pods.own[p.UID], &p, now, false)
+	old := c.pods.own[p.UID]
+	next := c.resolve(&p, old)
+	if c.judgeEviction(old, next, false); next.accelerated() {
+		c.seen(old, next, now, false)
 	}
-	c.pods.put(&p)
+	c.pods.put(next)
 }
 
 // Delete removes a pod.
@@ -65,8 +72,11 @@ func (s PodSink) Delete(object []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.pods.own[p.UID]; old != nil {
-		c.seen(old, &p, now, false) // it may have been scheduled since
-		c.gone(&p, now)
+		next := c.resolve(&p, old)
+		if c.judgeEviction(old, next, true); next.accelerated() {
+			c.seen(old, next, now, false) // it may have been scheduled since
+			c.gone(next, now)
+		}
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)
@@ -83,7 +93,7 @@ func (s NodeSink) Begin() (add func(object []byte), commit func()) {
 		switch {
 		case err != nil || len(nodes) >= maxNodes:
 			refused++
-		case n.offers():
+		default:
 			nodes[n.Name] = &n
 		}
 	}
@@ -105,10 +115,7 @@ func (s NodeSink) Put(object []byte) {
 		c.refused.nodes++
 		return
 	}
-	delete(c.nodes, n.Name)
-	if n.offers() {
-		c.nodes[n.Name] = &n
-	}
+	c.nodes[n.Name] = &n
 }
 
 // Delete removes a node.

@@ -31,7 +31,8 @@ var sentences = map[scheduler.Reason]string{
 	scheduler.Other:       "the scheduler says so",
 }
 
-// Why says in up to three lines why a pod waits, in front of which free devices, and what the scheduler says.
+// Why says in lines why a pod waits, in front of which free devices, which claims and group it has, and what the scheduler
+// says.
 func (s *Snapshot) Why(p *Pod) []string {
 	if !p.State.Waits() {
 		return append([]string{s.waited(p)}, p.took()...)
@@ -49,7 +50,7 @@ func (s *Snapshot) Why(p *Pod) []string {
 		because = "it fits now, and the scheduler has not looked at it since"
 	}
 	lines := []string{fmt.Sprintf("%s for %s: %s.", first, p.asks(), because)}
-	if s.Nodes != nil {
+	if s.Nodes != nil && len(p.Devices) > 0 {
 		line := s.inFront(p)
 		if p.State == scheduler.Pending && p.Nominated == "" {
 			if plan, ok := NewPlanner(s).Plan(&p.Demand); ok {
@@ -58,6 +59,10 @@ func (s *Snapshot) Why(p *Pod) []string {
 		}
 		lines = append(lines, line)
 	}
+	if line := s.saysClaims(p); line != "" {
+		lines = append(lines, line)
+	}
+	lines = append(lines, s.saysGroup(p)...)
 	return append(lines, s.says(p))
 }
 
@@ -85,6 +90,9 @@ func (p *Pod) asks() string {
 	var list []string
 	for _, name := range p.names() {
 		list = append(list, fmt.Sprintf("%d %s", p.Devices[name], name))
+	}
+	if len(p.claims.refs) > 0 && len(p.Devices) == 0 {
+		list = append(list, "its claims")
 	}
 	if p.CPU > 0 {
 		list = append(list, cpus(p.CPU)+" CPU"+map[bool]string{true: "s"}[p.CPU != milli])

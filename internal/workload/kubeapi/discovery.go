@@ -88,19 +88,13 @@ func (c *Client) claimVersion(ctx context.Context) (string, error) {
 }
 
 func parseGroup(b []byte) (version string, err error) {
-	var group struct {
-		Versions []struct {
-			Version string `json:"version"`
-		} `json:"versions"`
-	}
-	if err := json.Unmarshal(b, &group); err != nil {
-		return "", fmt.Errorf("cannot parse the API group resource.k8s.io: %w", err)
+	served, err := parseVersions(b)
+	if err != nil {
+		return "", err
 	}
 	for _, v := range claimVersions {
-		for _, g := range group.Versions {
-			if g.Version == v {
-				return v, nil
-			}
+		if served[v] {
+			return v, nil
 		}
 	}
 	return "", errNoClaims

@@ -15,8 +15,8 @@
 //     were looked up, only while claims are in use.
 //   - This node every 5 minutes, metadata only.
 //
-// API is for those who need more: gpumeter why lists all pods and nodes, and the scheduler receiver watches them in one
-// process per cluster, elected by a Lease.
+// API is for those who need more: gpumeter why lists all pods and nodes and, where the server has them, claims of devices and
+// groups of pods. The scheduler receiver watches the same in one process per cluster, elected by a Lease.
 //
 // The package has its own small client. client-go would add 8 MB to the binary, and the
 // generated clientset 32 MB more. See docs/adr/0007-a-small-kubernetes-client.md.

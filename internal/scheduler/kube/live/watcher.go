@@ -25,6 +25,8 @@ type Config struct {
 type Watcher struct {
 	cfg Config
 	api *kubeapi.API
+	// evictions outlive the times in which this process is elected.
+	evictions *kube.Evictions
 
 	mu      sync.Mutex
 	elected kubeapi.Elected
@@ -36,6 +38,7 @@ type Watcher struct {
 	left    []kube.Event  // of the time when it did
 	// pods and nodes are the errors of the last requests; nil: what is known is current.
 	pods, nodes error
+	kinds       kinds // the same of further kinds of objects
 }
 
 // NewWatcher returns a Watcher that has not sent any request yet.
@@ -43,7 +46,7 @@ func NewWatcher(api *kubeapi.API, cfg Config) *Watcher {
 	if cfg.Lease.Namespace == "" {
 		cfg.Lease.Namespace = api.Namespace()
 	}
-	return &Watcher{cfg: cfg, api: api}
+	return &Watcher{cfg: cfg, api: api, evictions: kube.NewEvictions()}
 }
 
 // Run watches whenever this process is elected, until ctx is done.
@@ -60,13 +63,16 @@ func (w *Watcher) Run(ctx context.Context) {
 func (w *Watcher) Lead(ctx context.Context, note string) {
 	waits, damaged := kube.ContinueWaits(note, time.Now())
 	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, waits)
+	cluster.CountEvictions(w.evictions)
 	w.set(func() {
 		w.waits, w.written, w.damaged = waits, waits.Totals(), damaged
-		w.cluster, w.pods, w.nodes = cluster, nil, nil
+		w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{}
 	})
 	defer w.set(func() { w.cluster, w.left = nil, append(w.left, cluster.Events()...) })
 	var wg sync.WaitGroup
+	known := w.followKinds(ctx, &wg, cluster)
 	wg.Go(func() {
+		known() // what pods ask for by claims
 		w.api.Follow(ctx, kubeapi.AllPods(), kube.PodSink{Cluster: cluster, Now: time.Now}, func(err error) {
 			w.set(func() { w.pods = err })
 		})
@@ -128,6 +134,10 @@ type View struct {
 	NoWaits error
 	// Err says what is not known, and why.
 	Err error
+	// Evicted are pods that lost their accelerators, since this process began.
+	Evicted map[kube.Eviction]int64
+	// Denied says which kinds of objects this process may not watch. What they would tell is absent.
+	Denied error
 }
 
 // View returns what is known now. Nothing in it is older than the connection: what cannot be kept current is absent.
@@ -138,7 +148,10 @@ func (w *Watcher) View(now time.Time) View {
 	if !v.Leads {
 		return v
 	}
-	v.Err = errors.Join(v.Err, w.pods, w.nodes)
+	var ill error
+	v.Evicted = w.evictions.Counts()
+	v.Denied, ill = w.kinds.errors()
+	v.Err = errors.Join(v.Err, w.pods, w.nodes, ill)
 	v.Waits, v.NoWaits = w.written, errors.Join(w.damaged, w.elected.Note)
 	if s := w.cluster.Snapshot(now); s.Pods != nil && w.pods == nil {
 		v.Snapshot = s

@@ -21,6 +21,9 @@ const gpu = "nvidia.com/gpu"
 
 var vendors = device.Vendors{{Name: "nvidia", Resources: []device.Resource{{Name: gpu, Unit: device.Whole}}}}
 
+// claiming are vendors with a driver for claims.
+var claiming = device.Vendors{{Name: "nvidia", Resources: []device.Resource{{Name: gpu, Unit: device.Whole}, {Name: "gpu.nvidia.com", Unit: device.Claim}}}}
+
 func asks(gpus string) object {
 	return object{"spec": object{"containers": []object{{"name": "main", "resources": object{"requests": object{gpu: gpus}}}}}}
 }

@@ -1,5 +1,5 @@
-// Package kubeapitest is a fake Kubernetes API server for tests. It lists pods, by node if asked, and nodes
-// by page and watches them, lists ResourceSlices by node, keeps Leases, returns other objects as they were
+// Package kubeapitest is a fake Kubernetes API server for tests. It lists pods, by node if asked, nodes and installed
+// kinds by page and watches them, lists ResourceSlices by node, keeps Leases, returns other objects as they were
 // put, and fails on demand. Only tests import it.
 package kubeapitest
 
@@ -30,9 +30,8 @@ type Server struct {
 	mu        sync.Mutex
 	version   int               // of the newest change
 	compacted int               // the newest change that can no longer be watched
-	pods      map[string]Object // by namespace and name
-	nodes     map[string]Object // the same, without a namespace
-	changes   []change          // of pods and nodes
+	tables    map[string]*table // what is listed and watched, by path
+	changes   []change          // of all tables
 	changed   chan struct{}     // closed at each change
 	drop      chan struct{}     // closed to end watches
 	objects   map[string]any    // by path
@@ -40,8 +39,17 @@ type Server struct {
 	requests  []string
 }
 
+// table is the objects of one kind, by namespace and name.
+type table struct {
+	kind string
+	all  map[string]Object
+}
+
+const podPath, nodePath = "/api/v1/pods", "/api/v1/nodes"
+
 type change struct {
 	version int
+	path    string // of the table
 	kind    string // ADDED, MODIFIED, DELETED
 	object  Object
 }
@@ -49,7 +57,8 @@ type change struct {
 // New returns an empty server that knows the resources of core, apps and batch.
 func New() *Server {
 	s := &Server{
-		version: 1, pods: map[string]Object{}, nodes: map[string]Object{}, changed: make(chan struct{}), drop: make(chan struct{}),
+		version: 1, changed: make(chan struct{}), drop: make(chan struct{}),
+		tables:  map[string]*table{podPath: {"Pod", map[string]Object{}}, nodePath: {"Node", map[string]Object{}}},
 		objects: map[string]any{}, faults: map[string]Fault{},
 	}
 	s.PutResources("v1", Resource{"pods", "Pod", true}, Resource{"pods/status", "Pod", true}, Resource{"nodes", "Node", false})
@@ -96,45 +105,47 @@ func (s *Server) Delete(path string) {
 }
 
 // PutPod adds p, or replaces the pod of its name.
-func (s *Server) PutPod(p Object) { s.put(s.pods, p) }
+func (s *Server) PutPod(p Object) { s.put(podPath, p) }
 
 // DeletePod removes a pod.
-func (s *Server) DeletePod(namespace, name string) { s.remove(s.pods, namespace, name) }
+func (s *Server) DeletePod(namespace, name string) { s.remove(podPath, namespace, name) }
 
 // PutNode adds n, or replaces the node of its name.
-func (s *Server) PutNode(n Object) { s.put(s.nodes, n) }
+func (s *Server) PutNode(n Object) { s.put(nodePath, n) }
 
 // DeleteNode removes a node.
-func (s *Server) DeleteNode(name string) { s.remove(s.nodes, "", name) }
+func (s *Server) DeleteNode(name string) { s.remove(nodePath, "", name) }
 
-func (s *Server) put(table map[string]Object, o Object) {
+func (s *Server) put(path string, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	table := s.tables[path].all
 	key, kind := key(o), "ADDED"
 	if old, ok := table[key]; ok {
 		kind = "MODIFIED"
 		if dig(old, "metadata", "uid") != dig(o, "metadata", "uid") {
-			s.note("DELETED", old)
+			s.note("DELETED", path, old)
 			kind = "ADDED"
 		}
 	}
 	table[key] = o
-	s.note(kind, o)
+	s.note(kind, path, o)
 }
 
-func (s *Server) remove(table map[string]Object, namespace, name string) {
+func (s *Server) remove(path, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	table := s.tables[path].all
 	key := strings.TrimPrefix(namespace+"/"+name, "/")
 	if o, ok := table[key]; ok {
 		delete(table, key)
-		s.note("DELETED", o)
+		s.note("DELETED", path, o)
 	}
 }
 
-func (s *Server) note(kind string, o Object) {
+func (s *Server) note(kind, path string, o Object) {
 	s.version++
-	s.changes = append(s.changes, change{s.version, kind, o})
+	s.changes = append(s.changes, change{s.version, path, kind, o})
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -186,6 +197,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Note(r)
 	s.mu.Lock()
 	fault, faulty := s.fault(r.URL.Path)
+	table := s.tables[r.URL.Path]
 	s.mu.Unlock()
 	switch {
 	case faulty && fault.Hang:
@@ -200,18 +212,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, fault.Body)
 	case strings.Contains(r.URL.Path, "/leases") && r.Method != http.MethodGet:
 		s.writeLease(w, r)
-	case s.table(r.URL.Path) != nil && r.URL.Query().Get("watch") != "":
+	case table != nil && r.URL.Query().Get("watch") != "":
 		s.watch(w, r)
-	case s.table(r.URL.Path) != nil:
+	case table != nil:
 		s.list(w, r)
 	default:
 		s.object(w, r)
 	}
-}
-
-// table returns the objects that are listed and watched at path, nil if there are none.
-func (s *Server) table(path string) map[string]Object {
-	return map[string]map[string]Object{"/api/v1/pods": s.pods, "/api/v1/nodes": s.nodes}[path]
 }
 
 func (s *Server) fault(path string) (f Fault, ok bool) {
@@ -259,9 +266,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	items := []Object{}
-	table := s.table(r.URL.Path)
-	for i, key := range slices.Sorted(maps.Keys(table)) {
-		o := table[key]
+	table := s.tables[r.URL.Path]
+	if table == nil { // uninstalled meanwhile
+		s.mu.Unlock()
+		fail(w, http.StatusNotFound)
+		return
+	}
+	for i, key := range slices.Sorted(maps.Keys(table.all)) {
+		o := table.all[key]
 		if i < from || node != "" && dig(o, "spec", "nodeName") != node {
 			continue
 		}
@@ -272,8 +284,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		items = append(items, o)
 	}
 	s.mu.Unlock()
-	kind := map[string]string{"/api/v1/pods": "PodList", "/api/v1/nodes": "NodeList"}[r.URL.Path]
-	send(w, Object{"kind": kind, "apiVersion": "v1", "metadata": meta, "items": items})
+	send(w, Object{"kind": table.kind + "List", "apiVersion": "v1", "metadata": meta, "items": items})
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
@@ -292,8 +303,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		var send []change
 		for _, c := range s.changes {
 			at := dig(c.object, "spec", "nodeName")
-			isPod := dig(c.object, "kind") != "Node"
-			if c.version > since && isPod == (r.URL.Path == "/api/v1/pods") && (node(r) == "" || at == node(r)) {
+			if c.version > since && c.path == r.URL.Path && (node(r) == "" || at == node(r)) {
 				send = append(send, c)
 			}
 		}
@@ -336,7 +346,7 @@ func (s *Server) object(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	obj, ok := s.objects[r.URL.Path]
 	if namespace, name, pod := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/"), "/pods/"); pod && !ok {
-		obj, ok = s.pods[namespace+"/"+name]
+		obj, ok = s.tables[podPath].all[namespace+"/"+name]
 	}
 	s.mu.Unlock()
 	if !ok {

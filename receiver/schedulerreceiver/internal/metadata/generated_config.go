@@ -7,6 +7,46 @@ import (
 	"go.opentelemetry.io/collector/filter"
 )
 
+// SchedulerClaimCountMetricConfig provides config for the scheduler.claim.count metric.
+type SchedulerClaimCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerClaimCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerClaimDeviceCountMetricConfig provides config for the scheduler.claim.device.count metric.
+type SchedulerClaimDeviceCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerClaimDeviceCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SchedulerGpuAllocatedMetricConfig provides config for the scheduler.gpu.allocated metric.
 type SchedulerGpuAllocatedMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -167,6 +207,46 @@ func (ms *SchedulerGpuUnusableRatioMetricConfig) Unmarshal(parser *confmap.Conf)
 	return nil
 }
 
+// SchedulerGroupCountMetricConfig provides config for the scheduler.group.count metric.
+type SchedulerGroupCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGroupCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerGroupMemberCountMetricConfig provides config for the scheduler.group.member.count metric.
+type SchedulerGroupMemberCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerGroupMemberCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SchedulerJobCountMetricConfig provides config for the scheduler.job.count metric.
 type SchedulerJobCountMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -174,6 +254,26 @@ type SchedulerJobCountMetricConfig struct {
 }
 
 func (ms *SchedulerJobCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// SchedulerJobEvictedMetricConfig provides config for the scheduler.job.evicted metric.
+type SchedulerJobEvictedMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerJobEvictedMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	if parser == nil {
 		return nil
 	}
@@ -1489,6 +1589,8 @@ func (ms *SlurmUpMetricConfig) Unmarshal(parser *confmap.Conf) error {
 
 // MetricsConfig provides config for scheduler metrics.
 type MetricsConfig struct {
+	SchedulerClaimCount             SchedulerClaimCountMetricConfig             `mapstructure:"scheduler.claim.count"`
+	SchedulerClaimDeviceCount       SchedulerClaimDeviceCountMetricConfig       `mapstructure:"scheduler.claim.device.count"`
 	SchedulerGpuAllocated           SchedulerGpuAllocatedMetricConfig           `mapstructure:"scheduler.gpu.allocated"`
 	SchedulerGpuCount               SchedulerGpuCountMetricConfig               `mapstructure:"scheduler.gpu.count"`
 	SchedulerGpuFragmentation       SchedulerGpuFragmentationMetricConfig       `mapstructure:"scheduler.gpu.fragmentation"`
@@ -1497,7 +1599,10 @@ type MetricsConfig struct {
 	SchedulerGpuRequested           SchedulerGpuRequestedMetricConfig           `mapstructure:"scheduler.gpu.requested"`
 	SchedulerGpuStranded            SchedulerGpuStrandedMetricConfig            `mapstructure:"scheduler.gpu.stranded"`
 	SchedulerGpuUnusableRatio       SchedulerGpuUnusableRatioMetricConfig       `mapstructure:"scheduler.gpu.unusable.ratio"`
+	SchedulerGroupCount             SchedulerGroupCountMetricConfig             `mapstructure:"scheduler.group.count"`
+	SchedulerGroupMemberCount       SchedulerGroupMemberCountMetricConfig       `mapstructure:"scheduler.group.member.count"`
 	SchedulerJobCount               SchedulerJobCountMetricConfig               `mapstructure:"scheduler.job.count"`
+	SchedulerJobEvicted             SchedulerJobEvictedMetricConfig             `mapstructure:"scheduler.job.evicted"`
 	SchedulerJobPendingCount        SchedulerJobPendingCountMetricConfig        `mapstructure:"scheduler.job.pending.count"`
 	SchedulerQueueAttempts          SchedulerQueueAttemptsMetricConfig          `mapstructure:"scheduler.queue.attempts"`
 	SchedulerQueueEvicted           SchedulerQueueEvictedMetricConfig           `mapstructure:"scheduler.queue.evicted"`
@@ -1567,6 +1672,12 @@ type MetricsConfig struct {
 
 func DefaultMetricsConfig() MetricsConfig {
 	return MetricsConfig{
+		SchedulerClaimCount: SchedulerClaimCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerClaimDeviceCount: SchedulerClaimDeviceCountMetricConfig{
+			Enabled: true,
+		},
 		SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
 			Enabled: true,
 		},
@@ -1591,7 +1702,16 @@ func DefaultMetricsConfig() MetricsConfig {
 		SchedulerGpuUnusableRatio: SchedulerGpuUnusableRatioMetricConfig{
 			Enabled: true,
 		},
+		SchedulerGroupCount: SchedulerGroupCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerGroupMemberCount: SchedulerGroupMemberCountMetricConfig{
+			Enabled: true,
+		},
 		SchedulerJobCount: SchedulerJobCountMetricConfig{
+			Enabled: true,
+		},
+		SchedulerJobEvicted: SchedulerJobEvictedMetricConfig{
 			Enabled: true,
 		},
 		SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{

@@ -26,6 +26,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 			name: "all_set",
 			want: MetricsBuilderConfig{
 				Metrics: MetricsConfig{
+					SchedulerClaimCount: SchedulerClaimCountMetricConfig{
+						Enabled: true,
+					},
+					SchedulerClaimDeviceCount: SchedulerClaimDeviceCountMetricConfig{
+						Enabled: true,
+					},
 					SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
 						Enabled: true,
 					},
@@ -50,7 +56,16 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					SchedulerGpuUnusableRatio: SchedulerGpuUnusableRatioMetricConfig{
 						Enabled: true,
 					},
+					SchedulerGroupCount: SchedulerGroupCountMetricConfig{
+						Enabled: true,
+					},
+					SchedulerGroupMemberCount: SchedulerGroupMemberCountMetricConfig{
+						Enabled: true,
+					},
 					SchedulerJobCount: SchedulerJobCountMetricConfig{
+						Enabled: true,
+					},
+					SchedulerJobEvicted: SchedulerJobEvictedMetricConfig{
 						Enabled: true,
 					},
 					SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
@@ -258,6 +273,12 @@ func TestMetricsBuilderConfig(t *testing.T) {
 			name: "none_set",
 			want: MetricsBuilderConfig{
 				Metrics: MetricsConfig{
+					SchedulerClaimCount: SchedulerClaimCountMetricConfig{
+						Enabled: false,
+					},
+					SchedulerClaimDeviceCount: SchedulerClaimDeviceCountMetricConfig{
+						Enabled: false,
+					},
 					SchedulerGpuAllocated: SchedulerGpuAllocatedMetricConfig{
 						Enabled: false,
 					},
@@ -282,7 +303,16 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					SchedulerGpuUnusableRatio: SchedulerGpuUnusableRatioMetricConfig{
 						Enabled: false,
 					},
+					SchedulerGroupCount: SchedulerGroupCountMetricConfig{
+						Enabled: false,
+					},
+					SchedulerGroupMemberCount: SchedulerGroupMemberCountMetricConfig{
+						Enabled: false,
+					},
 					SchedulerJobCount: SchedulerJobCountMetricConfig{
+						Enabled: false,
+					},
+					SchedulerJobEvicted: SchedulerJobEvictedMetricConfig{
 						Enabled: false,
 					},
 					SchedulerJobPendingCount: SchedulerJobPendingCountMetricConfig{
@@ -490,7 +520,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerQueueAttemptsMetricConfig{}, SchedulerQueueEvictedMetricConfig{}, SchedulerQueueFairShareMetricConfig{}, SchedulerQueueGpuBorrowedMetricConfig{}, SchedulerQueueGpuCapacityMetricConfig{}, SchedulerQueueGpuLimitMetricConfig{}, SchedulerQueueGpuNominalMetricConfig{}, SchedulerQueueGpuPendingMetricConfig{}, SchedulerQueueGpuUsedMetricConfig{}, SchedulerQueueJobCountMetricConfig{}, SchedulerUpMetricConfig{}, SchedulerWaitingGpuMetricConfig{}, SchedulerWaitingTimeMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(SchedulerClaimCountMetricConfig{}, SchedulerClaimDeviceCountMetricConfig{}, SchedulerGpuAllocatedMetricConfig{}, SchedulerGpuCountMetricConfig{}, SchedulerGpuFragmentationMetricConfig{}, SchedulerGpuPendingMetricConfig{}, SchedulerGpuPlaceableMetricConfig{}, SchedulerGpuRequestedMetricConfig{}, SchedulerGpuStrandedMetricConfig{}, SchedulerGpuUnusableRatioMetricConfig{}, SchedulerGroupCountMetricConfig{}, SchedulerGroupMemberCountMetricConfig{}, SchedulerJobCountMetricConfig{}, SchedulerJobEvictedMetricConfig{}, SchedulerJobPendingCountMetricConfig{}, SchedulerQueueAttemptsMetricConfig{}, SchedulerQueueEvictedMetricConfig{}, SchedulerQueueFairShareMetricConfig{}, SchedulerQueueGpuBorrowedMetricConfig{}, SchedulerQueueGpuCapacityMetricConfig{}, SchedulerQueueGpuLimitMetricConfig{}, SchedulerQueueGpuNominalMetricConfig{}, SchedulerQueueGpuPendingMetricConfig{}, SchedulerQueueGpuUsedMetricConfig{}, SchedulerQueueJobCountMetricConfig{}, SchedulerUpMetricConfig{}, SchedulerWaitingGpuMetricConfig{}, SchedulerWaitingTimeMetricConfig{}, SlurmBackfillCycleCountMetricConfig{}, SlurmBackfillCycleLastMetricConfig{}, SlurmBackfillCycleMaxMetricConfig{}, SlurmBackfillCycleTimeMetricConfig{}, SlurmBackfillDepthMetricConfig{}, SlurmBackfillJobCountMetricConfig{}, SlurmBackfillQueueLengthMetricConfig{}, SlurmControllerAgentCountMetricConfig{}, SlurmControllerAgentQueueSizeMetricConfig{}, SlurmControllerAgentThreadCountMetricConfig{}, SlurmControllerThreadCountMetricConfig{}, SlurmCPUCountMetricConfig{}, SlurmDbdQueueSizeMetricConfig{}, SlurmFairshareFactorMetricConfig{}, SlurmFairshareSharesRatioMetricConfig{}, SlurmFairshareUsageRatioMetricConfig{}, SlurmFairshareUserFactorMetricConfig{}, SlurmFairshareUserSharesRatioMetricConfig{}, SlurmFairshareUserUsageRatioMetricConfig{}, SlurmGpuCountMetricConfig{}, SlurmJobCanceledMetricConfig{}, SlurmJobCompletedMetricConfig{}, SlurmJobCountMetricConfig{}, SlurmJobCPUCountMetricConfig{}, SlurmJobFailedMetricConfig{}, SlurmJobGpuCountMetricConfig{}, SlurmJobMultiNodeRatioMetricConfig{}, SlurmJobNodeCountMetricConfig{}, SlurmJobPendingCountMetricConfig{}, SlurmJobPendingGpuCountMetricConfig{}, SlurmJobStartedMetricConfig{}, SlurmJobSubmittedMetricConfig{}, SlurmNodeCountMetricConfig{}, SlurmPartitionCPUCountMetricConfig{}, SlurmPartitionGpuCountMetricConfig{}, SlurmPartitionGpuFragmentationMetricConfig{}, SlurmPartitionGpuPlaceableMetricConfig{}, SlurmPartitionGpuStrandedMetricConfig{}, SlurmPartitionNodeCountMetricConfig{}, SlurmRefreshErrorsMetricConfig{}, SlurmRequestsMetricConfig{}, SlurmRPCCountMetricConfig{}, SlurmRPCTimeMetricConfig{}, SlurmRPCUserCountMetricConfig{}, SlurmRPCUserTimeMetricConfig{}, SlurmSchedulerCycleCountMetricConfig{}, SlurmSchedulerCycleLastMetricConfig{}, SlurmSchedulerCycleMaxMetricConfig{}, SlurmSchedulerCycleTimeMetricConfig{}, SlurmSchedulerQueueLengthMetricConfig{}, SlurmUpMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

@@ -20,6 +20,14 @@ const (
 )
 
 var MetricsInfo = metricsInfo{
+	SchedulerClaimCount: metricInfo{
+		Name:       "scheduler.claim.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.claim.state", "scheduler.claim.class", "scheduler.claim.driver"},
+	},
+	SchedulerClaimDeviceCount: metricInfo{
+		Name:       "scheduler.claim.device.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.claim.state", "scheduler.claim.class", "scheduler.claim.driver", "scheduler.claim.unit"},
+	},
 	SchedulerGpuAllocated: metricInfo{
 		Name:       "scheduler.gpu.allocated",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
@@ -52,9 +60,21 @@ var MetricsInfo = metricsInfo{
 		Name:       "scheduler.gpu.unusable.ratio",
 		Attributes: []string{"scheduler.cluster", "scheduler.type"},
 	},
+	SchedulerGroupCount: metricInfo{
+		Name:       "scheduler.group.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.group.system", "scheduler.group.state"},
+	},
+	SchedulerGroupMemberCount: metricInfo{
+		Name:       "scheduler.group.member.count",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.group.system", "scheduler.group.state", "scheduler.member.state"},
+	},
 	SchedulerJobCount: metricInfo{
 		Name:       "scheduler.job.count",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.job.state"},
+	},
+	SchedulerJobEvicted: metricInfo{
+		Name:       "scheduler.job.evicted",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.eviction.reason"},
 	},
 	SchedulerJobPendingCount: metricInfo{
 		Name:       "scheduler.job.pending.count",
@@ -319,6 +339,8 @@ var MetricsInfo = metricsInfo{
 }
 
 type metricsInfo struct {
+	SchedulerClaimCount             metricInfo
+	SchedulerClaimDeviceCount       metricInfo
 	SchedulerGpuAllocated           metricInfo
 	SchedulerGpuCount               metricInfo
 	SchedulerGpuFragmentation       metricInfo
@@ -327,7 +349,10 @@ type metricsInfo struct {
 	SchedulerGpuRequested           metricInfo
 	SchedulerGpuStranded            metricInfo
 	SchedulerGpuUnusableRatio       metricInfo
+	SchedulerGroupCount             metricInfo
+	SchedulerGroupMemberCount       metricInfo
 	SchedulerJobCount               metricInfo
+	SchedulerJobEvicted             metricInfo
 	SchedulerJobPendingCount        metricInfo
 	SchedulerQueueAttempts          metricInfo
 	SchedulerQueueEvicted           metricInfo
@@ -398,6 +423,119 @@ type metricsInfo struct {
 type metricInfo struct {
 	Name       string
 	Attributes []string
+}
+
+type metricSchedulerClaimCount struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerClaimCountMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.claim.count metric with initial data.
+func (m *metricSchedulerClaimCount) init() {
+	m.data.SetName("scheduler.claim.count")
+	m.data.SetDescription("Claims of accelerators (ResourceClaims), each counted once, however many pods share it. Those for monitoring, with admin access, are not counted.")
+	m.data.SetUnit("{claim}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerClaimCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.state", schedulerClaimStateAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.class", schedulerClaimClassAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.driver", schedulerClaimDriverAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerClaimCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerClaimCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerClaimCount(cfg SchedulerClaimCountMetricConfig) metricSchedulerClaimCount {
+	m := metricSchedulerClaimCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerClaimDeviceCount struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerClaimDeviceCountMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.claim.device.count metric with initial data.
+func (m *metricSchedulerClaimDeviceCount) init() {
+	m.data.SetName("scheduler.claim.device.count")
+	m.data.SetDescription("Devices that claims have or wait for, each counted once, however many pods share it. Parts and shares of a device each count as one: do not sum across scheduler.claim.unit.")
+	m.data.SetUnit("{device}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerClaimDeviceCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string, schedulerClaimUnitAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.state", schedulerClaimStateAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.class", schedulerClaimClassAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.driver", schedulerClaimDriverAttributeValue)
+	dp.Attributes().PutStr("scheduler.claim.unit", schedulerClaimUnitAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerClaimDeviceCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerClaimDeviceCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerClaimDeviceCount(cfg SchedulerClaimDeviceCountMetricConfig) metricSchedulerClaimDeviceCount {
+	m := metricSchedulerClaimDeviceCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
 }
 
 type metricSchedulerGpuAllocated struct {
@@ -842,6 +980,119 @@ func newMetricSchedulerGpuUnusableRatio(cfg SchedulerGpuUnusableRatioMetricConfi
 	return m
 }
 
+type metricSchedulerGroupCount struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerGroupCountMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.group.count metric with initial data.
+func (m *metricSchedulerGroupCount) init() {
+	m.data.SetName("scheduler.group.count")
+	m.data.SetDescription("Groups of jobs that belong together and need more than one member, at least one of which asks for GPUs, each counted once.")
+	m.data.SetUnit("{group}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGroupCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.system", schedulerGroupSystemAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.state", schedulerGroupStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGroupCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGroupCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGroupCount(cfg SchedulerGroupCountMetricConfig) metricSchedulerGroupCount {
+	m := metricSchedulerGroupCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerGroupMemberCount struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerGroupMemberCountMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.group.member.count metric with initial data.
+func (m *metricSchedulerGroupMemberCount) init() {
+	m.data.SetName("scheduler.group.member.count")
+	m.data.SetDescription("Members of these groups, with and without GPUs, each counted once. How much of the gangs runs: those that are running or done, as a part of all.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerGroupMemberCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string, schedulerMemberStateAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.system", schedulerGroupSystemAttributeValue)
+	dp.Attributes().PutStr("scheduler.group.state", schedulerGroupStateAttributeValue)
+	dp.Attributes().PutStr("scheduler.member.state", schedulerMemberStateAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerGroupMemberCount) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerGroupMemberCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerGroupMemberCount(cfg SchedulerGroupMemberCountMetricConfig) metricSchedulerGroupMemberCount {
+	m := metricSchedulerGroupMemberCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 type metricSchedulerJobCount struct {
 	data     pmetric.Metric                // data buffer for generated metric.
 	config   SchedulerJobCountMetricConfig // metric config provided by user.
@@ -890,6 +1141,64 @@ func (m *metricSchedulerJobCount) emit(metrics pmetric.MetricSlice) {
 
 func newMetricSchedulerJobCount(cfg SchedulerJobCountMetricConfig) metricSchedulerJobCount {
 	m := metricSchedulerJobCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerJobEvicted struct {
+	data     pmetric.Metric                  // data buffer for generated metric.
+	config   SchedulerJobEvictedMetricConfig // metric config provided by user.
+	capacity int                             // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.job.evicted metric with initial data.
+func (m *metricSchedulerJobEvicted) init() {
+	m.data.SetName("scheduler.job.evicted")
+	m.data.SetDescription("Jobs that lost their GPUs before they ended, each once, as far as the process that watches has seen it. A queueing system may count the same in scheduler.queue.evicted.")
+	m.data.SetUnit("{job}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerJobEvicted) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerEvictionReasonAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.queue", schedulerQueueAttributeValue)
+	dp.Attributes().PutStr("scheduler.team", schedulerTeamAttributeValue)
+	dp.Attributes().PutStr("scheduler.eviction.reason", schedulerEvictionReasonAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerJobEvicted) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerJobEvicted) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerJobEvicted(cfg SchedulerJobEvictedMetricConfig) metricSchedulerJobEvicted {
+	m := metricSchedulerJobEvicted{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -4428,6 +4737,8 @@ type MetricsBuilder struct {
 	buildInfo                             component.BuildInfo  // contains version information.
 	resourceAttributeIncludeFilter        map[string]filter.Filter
 	resourceAttributeExcludeFilter        map[string]filter.Filter
+	metricSchedulerClaimCount             metricSchedulerClaimCount
+	metricSchedulerClaimDeviceCount       metricSchedulerClaimDeviceCount
 	metricSchedulerGpuAllocated           metricSchedulerGpuAllocated
 	metricSchedulerGpuCount               metricSchedulerGpuCount
 	metricSchedulerGpuFragmentation       metricSchedulerGpuFragmentation
@@ -4436,7 +4747,10 @@ type MetricsBuilder struct {
 	metricSchedulerGpuRequested           metricSchedulerGpuRequested
 	metricSchedulerGpuStranded            metricSchedulerGpuStranded
 	metricSchedulerGpuUnusableRatio       metricSchedulerGpuUnusableRatio
+	metricSchedulerGroupCount             metricSchedulerGroupCount
+	metricSchedulerGroupMemberCount       metricSchedulerGroupMemberCount
 	metricSchedulerJobCount               metricSchedulerJobCount
+	metricSchedulerJobEvicted             metricSchedulerJobEvicted
 	metricSchedulerJobPendingCount        metricSchedulerJobPendingCount
 	metricSchedulerQueueAttempts          metricSchedulerQueueAttempts
 	metricSchedulerQueueEvicted           metricSchedulerQueueEvicted
@@ -4527,6 +4841,8 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		startTime:                             pcommon.NewTimestampFromTime(time.Now()),
 		metricsBuffer:                         pmetric.NewMetrics(),
 		buildInfo:                             settings.BuildInfo,
+		metricSchedulerClaimCount:             newMetricSchedulerClaimCount(mbc.Metrics.SchedulerClaimCount),
+		metricSchedulerClaimDeviceCount:       newMetricSchedulerClaimDeviceCount(mbc.Metrics.SchedulerClaimDeviceCount),
 		metricSchedulerGpuAllocated:           newMetricSchedulerGpuAllocated(mbc.Metrics.SchedulerGpuAllocated),
 		metricSchedulerGpuCount:               newMetricSchedulerGpuCount(mbc.Metrics.SchedulerGpuCount),
 		metricSchedulerGpuFragmentation:       newMetricSchedulerGpuFragmentation(mbc.Metrics.SchedulerGpuFragmentation),
@@ -4535,7 +4851,10 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricSchedulerGpuRequested:           newMetricSchedulerGpuRequested(mbc.Metrics.SchedulerGpuRequested),
 		metricSchedulerGpuStranded:            newMetricSchedulerGpuStranded(mbc.Metrics.SchedulerGpuStranded),
 		metricSchedulerGpuUnusableRatio:       newMetricSchedulerGpuUnusableRatio(mbc.Metrics.SchedulerGpuUnusableRatio),
+		metricSchedulerGroupCount:             newMetricSchedulerGroupCount(mbc.Metrics.SchedulerGroupCount),
+		metricSchedulerGroupMemberCount:       newMetricSchedulerGroupMemberCount(mbc.Metrics.SchedulerGroupMemberCount),
 		metricSchedulerJobCount:               newMetricSchedulerJobCount(mbc.Metrics.SchedulerJobCount),
+		metricSchedulerJobEvicted:             newMetricSchedulerJobEvicted(mbc.Metrics.SchedulerJobEvicted),
 		metricSchedulerJobPendingCount:        newMetricSchedulerJobPendingCount(mbc.Metrics.SchedulerJobPendingCount),
 		metricSchedulerQueueAttempts:          newMetricSchedulerQueueAttempts(mbc.Metrics.SchedulerQueueAttempts),
 		metricSchedulerQueueEvicted:           newMetricSchedulerQueueEvicted(mbc.Metrics.SchedulerQueueEvicted),
@@ -4680,6 +4999,8 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	ils.Scope().SetName(ScopeName)
 	ils.Scope().SetVersion(mb.buildInfo.Version)
 	ils.Metrics().EnsureCapacity(mb.metricsCapacity)
+	mb.metricSchedulerClaimCount.emit(ils.Metrics())
+	mb.metricSchedulerClaimDeviceCount.emit(ils.Metrics())
 	mb.metricSchedulerGpuAllocated.emit(ils.Metrics())
 	mb.metricSchedulerGpuCount.emit(ils.Metrics())
 	mb.metricSchedulerGpuFragmentation.emit(ils.Metrics())
@@ -4688,7 +5009,10 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricSchedulerGpuRequested.emit(ils.Metrics())
 	mb.metricSchedulerGpuStranded.emit(ils.Metrics())
 	mb.metricSchedulerGpuUnusableRatio.emit(ils.Metrics())
+	mb.metricSchedulerGroupCount.emit(ils.Metrics())
+	mb.metricSchedulerGroupMemberCount.emit(ils.Metrics())
 	mb.metricSchedulerJobCount.emit(ils.Metrics())
+	mb.metricSchedulerJobEvicted.emit(ils.Metrics())
 	mb.metricSchedulerJobPendingCount.emit(ils.Metrics())
 	mb.metricSchedulerQueueAttempts.emit(ils.Metrics())
 	mb.metricSchedulerQueueEvicted.emit(ils.Metrics())
@@ -4785,6 +5109,16 @@ func (mb *MetricsBuilder) Emit(options ...ResourceMetricsOption) pmetric.Metrics
 	return metrics
 }
 
+// RecordSchedulerClaimCountDataPoint adds a data point to scheduler.claim.count metric.
+func (mb *MetricsBuilder) RecordSchedulerClaimCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string) {
+	mb.metricSchedulerClaimCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerClaimStateAttributeValue, schedulerClaimClassAttributeValue, schedulerClaimDriverAttributeValue)
+}
+
+// RecordSchedulerClaimDeviceCountDataPoint adds a data point to scheduler.claim.device.count metric.
+func (mb *MetricsBuilder) RecordSchedulerClaimDeviceCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerClaimStateAttributeValue string, schedulerClaimClassAttributeValue string, schedulerClaimDriverAttributeValue string, schedulerClaimUnitAttributeValue string) {
+	mb.metricSchedulerClaimDeviceCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerClaimStateAttributeValue, schedulerClaimClassAttributeValue, schedulerClaimDriverAttributeValue, schedulerClaimUnitAttributeValue)
+}
+
 // RecordSchedulerGpuAllocatedDataPoint adds a data point to scheduler.gpu.allocated metric.
 func (mb *MetricsBuilder) RecordSchedulerGpuAllocatedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
 	mb.metricSchedulerGpuAllocated.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
@@ -4825,9 +5159,24 @@ func (mb *MetricsBuilder) RecordSchedulerGpuUnusableRatioDataPoint(ts pcommon.Ti
 	mb.metricSchedulerGpuUnusableRatio.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue)
 }
 
+// RecordSchedulerGroupCountDataPoint adds a data point to scheduler.group.count metric.
+func (mb *MetricsBuilder) RecordSchedulerGroupCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string) {
+	mb.metricSchedulerGroupCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerGroupSystemAttributeValue, schedulerGroupStateAttributeValue)
+}
+
+// RecordSchedulerGroupMemberCountDataPoint adds a data point to scheduler.group.member.count metric.
+func (mb *MetricsBuilder) RecordSchedulerGroupMemberCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerGroupSystemAttributeValue string, schedulerGroupStateAttributeValue string, schedulerMemberStateAttributeValue string) {
+	mb.metricSchedulerGroupMemberCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerGroupSystemAttributeValue, schedulerGroupStateAttributeValue, schedulerMemberStateAttributeValue)
+}
+
 // RecordSchedulerJobCountDataPoint adds a data point to scheduler.job.count metric.
 func (mb *MetricsBuilder) RecordSchedulerJobCountDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerJobStateAttributeValue string) {
 	mb.metricSchedulerJobCount.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerJobStateAttributeValue)
+}
+
+// RecordSchedulerJobEvictedDataPoint adds a data point to scheduler.job.evicted metric.
+func (mb *MetricsBuilder) RecordSchedulerJobEvictedDataPoint(ts pcommon.Timestamp, val int64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerEvictionReasonAttributeValue string) {
+	mb.metricSchedulerJobEvicted.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerEvictionReasonAttributeValue)
 }
 
 // RecordSchedulerJobPendingCountDataPoint adds a data point to scheduler.job.pending.count metric.

@@ -68,6 +68,12 @@ func TestMetricsBuilder(t *testing.T) {
 			allMetricsCount := 0
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordSchedulerClaimCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.claim.state-val", "scheduler.claim.class-val", "scheduler.claim.driver-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordSchedulerClaimDeviceCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.claim.state-val", "scheduler.claim.class-val", "scheduler.claim.driver-val", "scheduler.claim.unit-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordSchedulerGpuAllocatedDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.gpu.type-val")
 			defaultMetricsCount++
 			allMetricsCount++
@@ -92,7 +98,16 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordSchedulerGpuUnusableRatioDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordSchedulerGroupCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.group.system-val", "scheduler.group.state-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordSchedulerGroupMemberCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.group.system-val", "scheduler.group.state-val", "scheduler.member.state-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordSchedulerJobCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.job.state-val")
+			defaultMetricsCount++
+			allMetricsCount++
+			mb.RecordSchedulerJobEvictedDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.eviction.reason-val")
 			defaultMetricsCount++
 			allMetricsCount++
 			mb.RecordSchedulerJobPendingCountDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.job.reason-val")
@@ -319,6 +334,63 @@ func TestMetricsBuilder(t *testing.T) {
 			validatedMetrics := make(map[string]bool)
 			for _, mi := range allMetricsList {
 				switch mi.Name() {
+				case "scheduler.claim.count":
+					assert.False(t, validatedMetrics["scheduler.claim.count"], "Found a duplicate in the metrics slice: scheduler.claim.count")
+					validatedMetrics["scheduler.claim.count"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Claims of accelerators (ResourceClaims), each counted once, however many pods share it. Those for monitoring, with admin access, are not counted.", mi.Description())
+					assert.Equal(t, "{claim}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerClaimStateAttrVal, ok := dp.Attributes().Get("scheduler.claim.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.state-val", schedulerClaimStateAttrVal.Str())
+					schedulerClaimClassAttrVal, ok := dp.Attributes().Get("scheduler.claim.class")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.class-val", schedulerClaimClassAttrVal.Str())
+					schedulerClaimDriverAttrVal, ok := dp.Attributes().Get("scheduler.claim.driver")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.driver-val", schedulerClaimDriverAttrVal.Str())
+				case "scheduler.claim.device.count":
+					assert.False(t, validatedMetrics["scheduler.claim.device.count"], "Found a duplicate in the metrics slice: scheduler.claim.device.count")
+					validatedMetrics["scheduler.claim.device.count"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Devices that claims have or wait for, each counted once, however many pods share it. Parts and shares of a device each count as one: do not sum across scheduler.claim.unit.", mi.Description())
+					assert.Equal(t, "{device}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerClaimStateAttrVal, ok := dp.Attributes().Get("scheduler.claim.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.state-val", schedulerClaimStateAttrVal.Str())
+					schedulerClaimClassAttrVal, ok := dp.Attributes().Get("scheduler.claim.class")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.class-val", schedulerClaimClassAttrVal.Str())
+					schedulerClaimDriverAttrVal, ok := dp.Attributes().Get("scheduler.claim.driver")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.driver-val", schedulerClaimDriverAttrVal.Str())
+					schedulerClaimUnitAttrVal, ok := dp.Attributes().Get("scheduler.claim.unit")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.claim.unit-val", schedulerClaimUnitAttrVal.Str())
 				case "scheduler.gpu.allocated":
 					assert.False(t, validatedMetrics["scheduler.gpu.allocated"], "Found a duplicate in the metrics slice: scheduler.gpu.allocated")
 					validatedMetrics["scheduler.gpu.allocated"] = true
@@ -517,6 +589,63 @@ func TestMetricsBuilder(t *testing.T) {
 					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
 					assert.True(t, ok)
 					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+				case "scheduler.group.count":
+					assert.False(t, validatedMetrics["scheduler.group.count"], "Found a duplicate in the metrics slice: scheduler.group.count")
+					validatedMetrics["scheduler.group.count"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Groups of jobs that belong together and need more than one member, at least one of which asks for GPUs, each counted once.", mi.Description())
+					assert.Equal(t, "{group}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerQueueAttrVal, ok := dp.Attributes().Get("scheduler.queue")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.queue-val", schedulerQueueAttrVal.Str())
+					schedulerGroupSystemAttrVal, ok := dp.Attributes().Get("scheduler.group.system")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.group.system-val", schedulerGroupSystemAttrVal.Str())
+					schedulerGroupStateAttrVal, ok := dp.Attributes().Get("scheduler.group.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.group.state-val", schedulerGroupStateAttrVal.Str())
+				case "scheduler.group.member.count":
+					assert.False(t, validatedMetrics["scheduler.group.member.count"], "Found a duplicate in the metrics slice: scheduler.group.member.count")
+					validatedMetrics["scheduler.group.member.count"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "Members of these groups, with and without GPUs, each counted once. How much of the gangs runs: those that are running or done, as a part of all.", mi.Description())
+					assert.Equal(t, "{job}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerQueueAttrVal, ok := dp.Attributes().Get("scheduler.queue")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.queue-val", schedulerQueueAttrVal.Str())
+					schedulerGroupSystemAttrVal, ok := dp.Attributes().Get("scheduler.group.system")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.group.system-val", schedulerGroupSystemAttrVal.Str())
+					schedulerGroupStateAttrVal, ok := dp.Attributes().Get("scheduler.group.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.group.state-val", schedulerGroupStateAttrVal.Str())
+					schedulerMemberStateAttrVal, ok := dp.Attributes().Get("scheduler.member.state")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.member.state-val", schedulerMemberStateAttrVal.Str())
 				case "scheduler.job.count":
 					assert.False(t, validatedMetrics["scheduler.job.count"], "Found a duplicate in the metrics slice: scheduler.job.count")
 					validatedMetrics["scheduler.job.count"] = true
@@ -544,6 +673,35 @@ func TestMetricsBuilder(t *testing.T) {
 					schedulerJobStateAttrVal, ok := dp.Attributes().Get("scheduler.job.state")
 					assert.True(t, ok)
 					assert.Equal(t, "scheduler.job.state-val", schedulerJobStateAttrVal.Str())
+				case "scheduler.job.evicted":
+					assert.False(t, validatedMetrics["scheduler.job.evicted"], "Found a duplicate in the metrics slice: scheduler.job.evicted")
+					validatedMetrics["scheduler.job.evicted"] = true
+					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
+					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
+					assert.Equal(t, "Jobs that lost their GPUs before they ended, each once, as far as the process that watches has seen it. A queueing system may count the same in scheduler.queue.evicted.", mi.Description())
+					assert.Equal(t, "{job}", mi.Unit())
+					assert.True(t, mi.Sum().IsMonotonic())
+					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())
+					dp := mi.Sum().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeInt, dp.ValueType())
+					assert.Equal(t, int64(1), dp.IntValue())
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
+					schedulerQueueAttrVal, ok := dp.Attributes().Get("scheduler.queue")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.queue-val", schedulerQueueAttrVal.Str())
+					schedulerTeamAttrVal, ok := dp.Attributes().Get("scheduler.team")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.team-val", schedulerTeamAttrVal.Str())
+					schedulerEvictionReasonAttrVal, ok := dp.Attributes().Get("scheduler.eviction.reason")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.eviction.reason-val", schedulerEvictionReasonAttrVal.Str())
 				case "scheduler.job.pending.count":
 					assert.False(t, validatedMetrics["scheduler.job.pending.count"], "Found a duplicate in the metrics slice: scheduler.job.pending.count")
 					validatedMetrics["scheduler.job.pending.count"] = true

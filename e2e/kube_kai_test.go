@@ -58,9 +58,11 @@ func TestKAI(t *testing.T) {
 	q.shows(a, map[string]float64{`scheduler_job_count{queue="team-red",state="stopping"}`: 4})
 	q.buried(red)
 	q.shows(a, map[string]float64{
-		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:  4,
-		`scheduler_gpu_count{state="free",type="H100"}`:          12,
-		`scheduler_job_count{queue="team-blue",state="pending"}`: 4,
+		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:                 4,
+		`scheduler_gpu_count{state="free",type="H100"}`:                         12,
+		`scheduler_job_count{queue="team-blue",state="pending"}`:                4,
+		`scheduler_gpu_pending{queue="team-blue",reason="gang",type="H100"}`:    12,
+		`scheduler_group_count{queue="team-blue",state="waiting",system="kai"}`: 1,
 	})
 	q.compare(a)
 	q.kaiShows(page, map[string]float64{

@@ -85,10 +85,14 @@ func TestKueue(t *testing.T) {
 	q.usage(map[string]quotaUse{"red": {total: "12", borrowed: "4"}, "blue": {total: "0", borrowed: "0"}})
 	q.shows(a, map[string]float64{
 		`scheduler_up{}`: 1,
-		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:  12,
-		`scheduler_gpu_count{state="free",type="H100"}`:          4,
-		`scheduler_job_count{queue="team-red",state="starting"}`: 8,
-		`scheduler_job_count{queue="team-blue",state="held"}`:    4,
+		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:                                           12,
+		`scheduler_gpu_count{state="free",type="H100"}`:                                                   4,
+		`scheduler_job_count{queue="team-red",state="starting"}`:                                          8,
+		`scheduler_job_count{queue="team-blue",state="held"}`:                                             4,
+		`scheduler_gpu_pending{queue="team-blue",reason="quota",type="H100"}`:                             8,
+		`scheduler_group_count{queue="team-red",state="placed",system="kueue"}`:                           2,
+		`scheduler_group_count{queue="team-blue",state="waiting",system="kueue"}`:                         1,
+		`scheduler_group_member_count{member="waiting",queue="team-blue",state="waiting",system="kueue"}`: 4,
 	})
 	q.compare(a)
 	q.repeats(a, "kueue", map[string]float64{
@@ -123,7 +127,10 @@ func TestKueue(t *testing.T) {
 		`scheduler_queue_gpu_pending{queue="red"}`:                      4,
 		`scheduler_queue_evicted_total{queue="red",reason="preempted"}`: 1,
 	})
-	q.shows(a, map[string]float64{`scheduler_job_count{queue="team-red",state="stopping"}`: 4})
+	q.shows(a, map[string]float64{
+		`scheduler_job_count{queue="team-red",state="stopping"}`:           4,
+		`scheduler_job_evicted_total{queue="team-red",reason="preempted"}`: 4,
+	})
 	q.buried(red)
 	q.shows(a, map[string]float64{
 		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:   8,

@@ -38,6 +38,7 @@ func TestKubePreemption(t *testing.T) {
 		`scheduler_gpu_count{state="free",type="H100"}`:                           0,
 		`scheduler_gpu_pending{queue="team-red",reason="preempting",type="H100"}`: 4,
 	})
+	q.shows(a, map[string]float64{`scheduler_job_evicted_total{queue="team-blue",reason="preempted"}`: 2})
 	q.compare(a)
 	q.repeats(a, "kube-scheduler", map[string]float64{
 		`scheduler_queue_evicted_total{reason="preempted"}`: 2,

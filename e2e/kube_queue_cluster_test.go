@@ -186,6 +186,7 @@ func (q *queueTest) pageOf(a queueAgent, system string) map[string]float64 {
 	return samples(q.t, strings.Join(lines, ""), "scheduler_", map[string]string{
 		"scheduler_queue": "queue", "scheduler_job_reason": "reason", "scheduler_gpu_type": "type", "scheduler_gpu_state": "state",
 		"scheduler_gpu_stranded_cause": "cause", "scheduler_gpu_request": "request", "scheduler_job_state": "state", "scheduler_eviction_reason": "reason",
+		"scheduler_claim_state": "state", "scheduler_claim_unit": "unit", "scheduler_group_state": "state", "scheduler_group_system": "system", "scheduler_member_state": "member",
 	})
 }
 

@@ -46,7 +46,12 @@ func TestVolcano(t *testing.T) {
 	q.shows(a, map[string]float64{
 		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:              8,
 		`scheduler_gpu_pending{queue="team-red",reason="gang",type="H100"}`:  4,
-		`scheduler_gpu_pending{queue="team-blue",reason="gang",type="H100"}`: 9,
+		`scheduler_gpu_pending{queue="team-blue",reason="gang",type="H100"}`: 12,
+	})
+	q.shows(a, map[string]float64{
+		`scheduler_group_count{queue="team-red",state="placed",system="volcano"}`:   1,
+		`scheduler_group_count{queue="team-red",state="waiting",system="volcano"}`:  1,
+		`scheduler_group_count{queue="team-blue",state="waiting",system="volcano"}`: 1,
 	})
 	q.compare(a)
 	q.repeats(a, "volcano", map[string]float64{

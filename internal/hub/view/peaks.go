@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/remote"
 	"github.com/gpumeter/gpumeter/internal/query"
+	"github.com/gpumeter/gpumeter/internal/remote"
 )
 
 // peaksPage returns what the hub keeps of a gauge by the hour, so that a report made elsewhere reads no samples of a week.

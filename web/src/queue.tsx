@@ -2,6 +2,7 @@ import { type QueueAnswer, type QueueJob, type QueuePool, type QueueShare, type 
 import { Chart } from "./chart";
 import * as f from "./format";
 import { Answer, Empty, type Head, Simulated, Table, useNow } from "./parts";
+import { Sizing } from "./sizing";
 import { type Route, change, href, spanOf, timesOf } from "./route";
 
 const sum = <T,>(list: T[], of: (x: T) => number | null) => list.reduce((n, x) => n + (of(x) ?? 0), 0);
@@ -241,6 +242,7 @@ export function QueuePage({ route }: { route: Route }) {
                 <p class="muted small">Asked is given and waited for. Busy is the measured use of what is given, in whole GPUs; idle GPUs have done nothing for ten minutes.</p>
               </section>
             )}
+            <Sizing times={timesOf(span, now / 1000)} />
             {data.queues.length > 0 && (
               <section class="card">
                 <h2>Queues, as their systems count</h2>

@@ -183,7 +183,7 @@ func TestBillIsTheTruth(t *testing.T) {
 var worlds = flag.Int("worlds", defaultWorlds, "random hostile fleets to bill")
 
 // found are worlds beyond the usual number that had a bill above what is possible.
-var found = [...]uint64{118, 3606, 4225}
+var found = [...]uint64{118, 3606, 4225, 4626}
 
 // Catches a bill above what is possible: two values of one sum that alternate, as two agents on one
 // host, a clock that is set right, or two nodes with the same device ID write them, each counted as a
@@ -296,6 +296,7 @@ func TestBillOfCounters(t *testing.T) {
 		"nothing happened in it":             {[]point{{-30, 60, 60, nil}}, 0, 0, 0},
 		"it begins after the period":         {[]point{{61, 60, 60, nil}}, 0, 0, 0},
 		"first seen after it, and lost then": {[]point{{60.5, 120, 0, nil}, {61, 0, 0, nil}}, 0, 90, 0},
+		"known before, lost, and seen after": {[]point{{-30, 5000, 0, nil}, {-29, 5060, 0, nil}, {61, 100, 0, nil}, {62, 160, 0, nil}}, 0, 40, 0},
 		"read more often than it changes":    {[]point{{58, 0, 0, nil}, {59.9, 0, 0, nil}, {60.1, 0, 0, nil}, {61, 150, 0, nil}}, 0, 90, 0},
 		"a sample just at both edges counts": {[]point{{0, 60, 60, nil}, {60, 100, 100, nil}}, 40, 0, 0},
 	} {

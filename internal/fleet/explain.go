@@ -140,10 +140,10 @@ func (q *questions) later(ctx context.Context, before map[string]*known, found m
 		case before[key] != nil:
 			last = before[key].Held
 		}
-		if v > last {
-			mark(s.Labels)
-		} else {
+		if v == last {
 			doubtful[key] = true
+		} else { // it grew, or began again, perhaps before the end
+			mark(s.Labels)
 		}
 	}
 	if len(doubtful) == 0 {

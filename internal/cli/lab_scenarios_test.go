@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/workload/hami"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
@@ -372,4 +373,42 @@ func TestLabInitContainer(t *testing.T) {
 	if v := l.last("gpumeter.attribution.status", "gpumeter.attribution.reason", "not_requested"); !math.IsNaN(v) {
 		t.Error("the pod is said to use a GPU that it did not ask for")
 	}
+}
+
+// HAMi gave two pods slices of GPU 1; the replicas that the kubelet picked are of GPU 0. Then one pod says that it has all of the
+// GPU: it gets no more than a replica, and the other loses nothing to it.
+func TestLabSlices(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 2)
+	const all = 80 << 10 // MiB
+	l.replicas, l.extra = 10, fmt.Sprintf("gpu 1 memory %d 0 0\n", all<<20)
+	slice := func(name string, mib int) {
+		text := fmt.Sprintf(fakeUUID+",NVIDIA,%d,0:;", 1, mib)
+		l.api.PutPod(kubeapitest.Pod("n1", "ns", name, podUID(name), kubeapitest.Object{"metadata": kubeapitest.Object{
+			"labels": kubeapitest.Object{"team": "red"}, "annotations": kubeapitest.Object{hami.Annotation: text},
+		}}, kubeapitest.Containers("main", containerID(name))))
+	}
+	for i, name := range []string{"a", "b"} {
+		l.pod(name, fmt.Sprintf(fakeUUID+"-%d", 0, i))
+		l.run(101+i, name, 1, 0)
+	}
+	slice("a", all/2)
+	slice("b", all/8)
+	l.start()
+	want := func(what string, parts, idle map[string]float64) {
+		t.Helper()
+		l.heard()
+		if diff := cmp.Diff(parts, l.by("gpu.allocation", 1), near); diff != "" {
+			t.Errorf("%s: allocation (-want +got):\n%s", what, diff)
+		}
+		if diff := cmp.Diff(idle, map[string]float64{"0": l.last("gpu.unallocated", "gpu.index", int64(0)), "1": l.last("gpu.unallocated", "gpu.index", int64(1))}, near); diff != "" {
+			t.Errorf("%s: unallocated (-want +got):\n%s", what, diff)
+		}
+	}
+	want("slices", map[string]float64{"a": 0.5, "b": 0.125}, map[string]float64{"0": 1, "1": 0.375})
+	slice("b", all)
+	await.True(t, "a status about the limits", func() bool {
+		return !math.IsNaN(l.last("gpumeter.attribution.status", "gpumeter.attribution.source", "resolver", "gpumeter.attribution.reason", "failed"))
+	})
+	want("more than there is", map[string]float64{"a": 0.1, "b": 0.1}, map[string]float64{"0": 1, "1": 0.8})
 }

@@ -61,6 +61,7 @@ type lab struct {
 	processes map[int]labProcess
 	grants    map[string][]string // devices as the kubelet names them, by pod
 	extra     string              // more lines of the driver's script
+	replicas  int                 // of each GPU, as HAMi's plugin offers them; 0: the GPU itself
 
 	lag     atomic.Int64 // ns that the backend takes for each request
 	mu      sync.Mutex
@@ -278,7 +279,12 @@ func (l *lab) apply() {
 	l.driver.Script(l.t, l.script())
 	var offered []*podresources.ContainerDevices
 	for i := range l.gpus {
-		offered = append(offered, kubelettest.Devices("nvidia.com/gpu", fmt.Sprintf(fakeUUID, i))...)
+		if l.replicas == 0 {
+			offered = append(offered, kubelettest.Devices("nvidia.com/gpu", fmt.Sprintf(fakeUUID, i))...)
+		}
+		for r := range l.replicas {
+			offered = append(offered, kubelettest.Devices("nvidia.com/gpu", fmt.Sprintf(fakeUUID+"-%d", i, r))...)
+		}
 	}
 	var pods []*podresources.PodResources
 	for _, name := range slices.Sorted(maps.Keys(l.grants)) {

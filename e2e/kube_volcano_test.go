@@ -62,6 +62,8 @@ func TestVolcano(t *testing.T) {
 		`scheduler_queue_gpu_limit{queue="red"}`:    8,
 		`scheduler_queue_gpu_pending{queue="red"}`:  4,
 		`scheduler_queue_gpu_nominal{queue="blue"}`: 12,
+		`scheduler_queue_gpu_used{queue="blue"}`:    6, // as its page says, see docs/schedulers.md
+		`scheduler_queue_gpu_pending{queue="blue"}`: 6,
 		`scheduler_queue_gpu_used{queue="root"}`:    absent, // a sum of the others
 	})
 }

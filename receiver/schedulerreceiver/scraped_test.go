@@ -48,7 +48,7 @@ var scraped = []system{
 	{"Volcano", "volcano", map[string]string{
 		"gpu.limit":        "capability of the queue; since 1.12 like all GPUs",
 		"gpu.nominal":      "what the queue deserves",
-		"gpu.used":         "allocated",
+		"gpu.used":         "allocated, and what members of a gang that waits have found but do not get",
 		"gpu.borrowed":     "what is allocated beyond what the queue deserves",
 		"gpu.pending":      "requested less allocated",
 		"gpu.capacity":     "absent: its pages do not have it",

@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	nodecheck "github.com/gpumeter/gpumeter/internal/check"
+
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/device/sim"
@@ -138,8 +140,8 @@ func inQuotas(t *testing.T, vendors device.Vendors, v *device.Vendor) {
 	t.Helper()
 	for _, r := range v.Resources {
 		name := strings.ReplaceAll(r.Name, "*", "x")
-		if got := vendors.Resource(name); got != r {
-			t.Errorf("%s: the resource %s resolves to %+v", v.Name, name, got)
+		if diff := cmp.Diff(r, vendors.Resource(name)); diff != "" {
+			t.Errorf("%s: the resource %s (-want +resolved):\n%s", v.Name, name, diff)
 		}
 		text := fmt.Sprintf(`{"items":[{"metadata":{"name":"q","namespace":"n"},"spec":{"hard":{"requests.%s":"3"}}}]}`, name)
 		list, err := cost.ParseResourceQuotas([]byte(text), vendors.CountsDevices)

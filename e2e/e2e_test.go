@@ -133,6 +133,20 @@ func (p *process) find(t *testing.T, re *regexp.Regexp) string {
 	return found
 }
 
+// ready waits until a page of the process can be had.
+func (p *process) ready(t *testing.T, url string) {
+	t.Helper()
+	eventually(t, p.name+" is ready", func() error {
+		select {
+		case <-p.done:
+			t.Fatalf("%s has ended", p.name)
+		default:
+		}
+		_, err := get(t, url)
+		return err
+	})
+}
+
 // eventually calls f until it returns nil.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()

@@ -67,7 +67,7 @@ func newCluster(t *testing.T, plugins ...*devicePlugin) *cluster {
 	c.startContainerd()
 	c.startKubelet()
 	c.daemon("kube-controller-manager", "--kubeconfig="+c.api.kubeconfig(c.dir, asAdmin), "--leader-elect=false", "--secure-port=0",
-		"--controllers=node-lifecycle-controller,deployment-controller,replicaset-controller,job-controller")
+		"--controllers=node-lifecycle-controller,deployment-controller,replicaset-controller,job-controller,resourceclaim-controller")
 	c.daemon("kube-scheduler", "--kubeconfig="+c.api.kubeconfig(c.dir, asAdmin), "--leader-elect=false", "--secure-port=0")
 	c.offer(t)
 	t.Logf("the node was ready after %s", time.Since(began).Round(time.Millisecond))

@@ -129,12 +129,22 @@ func TestPage(t *testing.T) {
 			t.Errorf("what waits is %q, and its page says %q", row, stats)
 		}
 	})
+	t.Run("why it waits in one click", func(t *testing.T) {
+		var headline, row string
+		b.open(t, base+"/#/fleet", ".tile[data-gpu]")
+		b.run(t, chromedp.Click(`nav a[href="#/queue"]`), chromedp.WaitVisible("td .pill"),
+			chromedp.Text("h1", &headline), chromedp.Text("tbody tr", &row))
+		if !strings.Contains(headline, "wait for") || !strings.Contains(headline, "free") || !strings.Contains(row, "detector-train") {
+			t.Errorf("the page says %q, and the longest wait is %q", headline, row)
+		}
+	})
 	t.Run("keyboard", func(t *testing.T) { keyboard(t, b, base, f) })
 
 	pages := map[string]string{ // with the element that appears when they are loaded
 		"fleet":     ".tile[data-gpu]",
 		"workloads": "tbody tr",
 		"serving":   "tbody tr",
+		"queue":     "td .pill",
 		"health":    ".event",
 		"cost":      ".parts",
 	}

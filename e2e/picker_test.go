@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -115,7 +116,7 @@ func (p *enginePod) send(waiting int) {
 	})
 }
 
-// define creates the definitions of resources that are in a folder.
+// define creates the definitions of resources that are in a folder, and waits until the API server offers the resources.
 func (a apiServer) define(t *testing.T, folder string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
@@ -128,7 +129,40 @@ func (a apiServer) define(t *testing.T, folder string) {
 			t.Fatal(err)
 		}
 		a.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(text))
+		var d struct {
+			Spec struct {
+				Group    string
+				Names    struct{ Plural string }
+				Versions []struct {
+					Name   string
+					Served bool
+				}
+			}
+		}
+		if err := yaml.Unmarshal(text, &d); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range d.Spec.Versions {
+			if v.Served {
+				a.offers(t, "/apis/"+d.Spec.Group+"/"+v.Name, d.Spec.Names.Plural)
+			}
+		}
 	}
+}
+
+// offers waits until a group has a resource.
+func (a apiServer) offers(t *testing.T, group, resource string) {
+	t.Helper()
+	eventually(t, "the API server offers "+resource, func() error {
+		var list struct{ Resources []struct{ Name string } }
+		if err := a.get(group, &list); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list.Resources, func(r struct{ Name string }) bool { return r.Name == resource }) {
+			return fmt.Errorf("%s has %v", group, list.Resources)
+		}
+		return nil
+	})
 }
 
 // open starts the API server, and creates the pool and its pods.

@@ -6,8 +6,9 @@
 # OTLP receiver, so prometheus3 and victoriametrics are built from the versions in tools/*.mod, which
 # needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd, llmdsim
 # (an inference engine without a model, which has the metrics of vLLM), epp (the endpoint picker of the
-# Gateway API inference extension, with the definitions of its resources) and promadapter (the Prometheus
-# adapter). That takes minutes, once for all clones of this user: the results are in
+# Gateway API inference extension, with the definitions of its resources), promadapter (the Prometheus
+# adapter), kueue, volcano and kai (queueing systems, with the definitions of their resources) and dradriver
+# (a driver whose GPUs pods claim). That takes minutes, once for all clones of this user: the results are in
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
 # version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
 # llamacpp, the server of llama.cpp, is unpacked from a newer Debian with the C library it needs, and is not
@@ -34,9 +35,12 @@ elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
 # programs prints what a tool that is built or unpacked has, nothing for one that is installed.
 programs() {
 	case $1 in
-	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter) echo "$1" ;;
+	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter | kueue) echo "$1" ;;
 	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
+	volcano) echo volcano-scheduler volcano-controller-manager ;;
+	kai) echo kai-scheduler kai-binder ;;
+	dradriver) echo dra-example-kubeletplugin ;;
 	promtool | prometheus) echo prometheus promtool ;;
 	containerd) echo containerd containerd-shim-runc-v2 ctr runc ;;
 	esac
@@ -72,7 +76,7 @@ have() {
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter) linked "$1" ;;
+	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver) linked "$1" ;;
 	# Installed on the machine, or unpacked.
 	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
 	llamacpp) command -v llama-server >/dev/null || linked "$1" ;;
@@ -100,8 +104,9 @@ missing() {
 takes() {
 	case $1 in
 	kubernetes) echo 'about 10 minutes' ;;
-	prometheus3 | llmdsim | promadapter) echo 'about 4 minutes' ;;
-	victoriametrics | etcd | epp | slurm | chromium) echo 'about 2 minutes' ;;
+	kueue | kai) echo 'about 5 minutes' ;;
+	prometheus3 | llmdsim | promadapter | volcano) echo 'about 4 minutes' ;;
+	victoriametrics | etcd | epp | dradriver | slurm | chromium) echo 'about 2 minutes' ;;
 	*) echo 'less than a minute' ;;
 	esac
 }
@@ -194,10 +199,16 @@ quietly() {
 	return $status
 }
 
-# build builds package $2 from the pins of $1 into the folder $3.
+# build builds package $2 from the pins of $1 into the folder $3, under the name $4 or else that of the tool.
 build() {
 	CGO_ENABLED=0 again go build -modfile="tools/$1.mod" -trimpath -buildvcs=false -ldflags '-s -w' \
-		-tags remove_all_sd -o "$3/$1" "$2"
+		-tags remove_all_sd -o "$3/${4:-$1}" "$2"
+}
+
+# definitions puts what the folder $3 of module $2 defines for an API server, by the pins of $1, into the folder $4.
+definitions() {
+	local dir
+	dir=$(go list -modfile="tools/$1.mod" -m -f '{{.Dir}}' "$2") && mkdir -p "$4" && cp "$dir/$3"/*.yaml "$4/" && chmod 644 "$4"/*.yaml
 }
 
 # kubernetes builds all its programs at once: they share most packages.
@@ -212,8 +223,28 @@ kubernetes() {
 
 # epp builds the endpoint picker, and puts the definitions of its resources beside it.
 epp() {
-	local module=sigs.k8s.io/gateway-api-inference-extension dir
-	build epp $module/cmd/epp "$1" && dir=$(go list -modfile=tools/epp.mod -m -f '{{.Dir}}' $module) && cp "$dir"/config/crd/bases/*.yaml "$1/"
+	local module=sigs.k8s.io/gateway-api-inference-extension
+	build epp $module/cmd/epp "$1" && definitions epp $module config/crd/bases "$1"
+}
+
+# kueue also has webhooks, without which it does not learn of pods.
+kueue() {
+	local module=sigs.k8s.io/kueue
+	build kueue $module/cmd/kueue "$1" && definitions kueue $module config/components/crd/bases "$1" &&
+		definitions kueue $module config/components/webhook "$1/webhook"
+}
+
+volcano() {
+	local module=volcano.sh/volcano
+	build volcano $module/cmd/scheduler "$1" volcano-scheduler && build volcano $module/cmd/controller-manager "$1" volcano-controller-manager &&
+		definitions volcano $module config/crd/volcano/bases "$1"
+}
+
+# kai builds the scheduler, which only decides, and the binder, which does what was decided.
+kai() {
+	local module=github.com/NVIDIA/KAI-scheduler
+	build kai $module/cmd/scheduler "$1" kai-scheduler && build kai $module/cmd/binder "$1" kai-binder &&
+		definitions kai $module deployments/kai-scheduler/crds "$1"
 }
 
 # fill puts the programs of a tool into a folder.
@@ -225,7 +256,8 @@ fill() {
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics "$2" ;;
 	kubernetes) kubernetes "$2" ;;
 	llmdsim) build "$1" github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim "$2" ;;
-	epp) epp "$2" ;;
+	epp | kueue | volcano | kai) "$1" "$2" ;;
+	dradriver) build "$1" sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin "$2" dra-example-kubeletplugin ;;
 	promadapter) build "$1" sigs.k8s.io/prometheus-adapter/cmd/adapter "$2" ;;
 	llamacpp) llamacpp "$2" ;;
 	etcd) build "$1" go.etcd.io/etcd/server/v3 "$2" ;;
@@ -253,12 +285,12 @@ get() {
 	clang) install clang-14 llvm-14 libbpf-dev ;;
 	chromium) install chromium ;;
 	npm) install nodejs npm ;;
-	kubernetes | etcd | containerd | slurm)
+	kubernetes | etcd | containerd | slurm | kueue | volcano | kai | dradriver)
 		# Do not build what cannot be run.
 		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp) cached "$1" ;;
+	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver) cached "$1" ;;
 	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
@@ -293,7 +325,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 say "missing:" $left
-say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp and promadapter are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
 if [ $try = yes ]; then
 	say "tests that need them are skipped"
 	exit 0

@@ -134,11 +134,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 		b.receive("gpu", nil, logs)
 	}
 	if a.Scheduler.Kind != "" {
-		signals := []string{metrics, logs}
-		if a.Scheduler.Kind == "kubernetes" { // it has no records so far
-			signals = signals[:1]
-		}
-		b.receive("scheduler", a.Scheduler.settings(c.Workloads, resource["k8s.cluster.name"], a.StateDir), signals...)
+		b.receive("scheduler", a.Scheduler.settings(c.Workloads, resource["k8s.cluster.name"], a.StateDir), metrics, logs)
 	}
 	if a.Receiver {
 		localOnly := []any{map[string]any{"id": "local_only"}}

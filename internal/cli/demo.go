@@ -99,17 +99,15 @@ func (d *demoFlags) run(ctx context.Context, w io.Writer) (err error) {
 	if d.listen, err = withPort(ctx, d.listen); err != nil {
 		return err
 	}
+	files, err := demo.WriteFiles(dir)
+	if err != nil {
+		return err
+	}
+	d.prices = files.Prices
 	h := server.Options{
 		Vendors: local.Vendors(),
-		Version: d.version, Listen: d.listen, Dir: filepath.Join(dir, "hub"), Retention: 3 * 24 * time.Hour, Title: "Demo", Prices: filepath.Join(dir, "prices.yaml"),
-		Objectives: filepath.Join(dir, "objectives.yaml"),
-	}
-	d.prices = h.Prices
-	if err := os.WriteFile(h.Prices, demo.Prices(), 0o600); err != nil {
-		return fmt.Errorf("cannot write the prices: %w", err)
-	}
-	if err := os.WriteFile(h.Objectives, demo.Objectives(), 0o600); err != nil {
-		return fmt.Errorf("cannot write the objectives: %w", err)
+		Version: d.version, Listen: d.listen, Dir: filepath.Join(dir, "hub"), Retention: 3 * 24 * time.Hour, Title: "Demo",
+		Prices: files.Prices, Objectives: files.Objectives, Quotas: []string{files.Quotas},
 	}
 	serverRuntime()
 	s, err := server.Start(ctx, h, log)

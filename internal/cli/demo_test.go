@@ -123,6 +123,7 @@ func TestDemoRuns(t *testing.T) {
 	}
 	ask("count(gpu_up)", "16")
 	demoAgrees(t, url[1], time.Now().Add(-5*time.Minute).Truncate(time.Minute))
+	demoQueueAgrees(t, url[1], time.Now().Add(-5*time.Minute).Truncate(time.Minute))
 	ask("count(count+by(gpu_uuid)(gpu_up+offset+30m))", "16")
 	if body := get(t, url[1]+"/"); !bytes.Contains(bytes.ToLower(body), []byte("<html")) {
 		t.Errorf("there is no page: %.200s", body)
@@ -251,7 +252,7 @@ func TestTopNodeAndHub(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := (&thisMachine{price: prices}).snapshot(tick)
-			got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: prices.prices.Hourly}), demoNow, prices)
+			got, err := askStore(t.Context(), store, fleet.NewReader(store, fleet.Options{Price: prices.prices.Hourly}), demoNow, prices)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -125,7 +125,7 @@ func onPage(t *testing.T, h http.Handler) (map[string]facts, map[string]float64)
 // inTop is what gpumeter top --url shows.
 func inTop(t *testing.T, store query.Store, prices cost.Prices) map[string]facts {
 	t.Helper()
-	s, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: prices.Hourly}), demoNow, pricing{prices, prices.Currency})
+	s, err := askStore(t.Context(), store, fleet.NewReader(store, fleet.Options{Price: prices.Hourly}), demoNow, pricing{prices, prices.Currency})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,13 +47,14 @@ type report struct {
 func newReport() *cobra.Command {
 	var o report
 	cmd := &cobra.Command{
-		Use:   "report [cost|usage|efficiency|energy|coverage|serving]",
+		Use:   "report [cost|usage|efficiency|energy|coverage|serving|queue]",
 		Short: "Report GPU usage and cost by team, user or workload",
 		Long: `Report GPU usage and cost by team, user or workload for a period, from the hub or from any
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
 exact: the hours of a day add up to the day. Every report says how much device time is
 unknown, and why; coverage is the list of all devices. serving is what tokens of inference
-engines cost, by model, and how fast they were at the end of the period.
+engines cost, by model, and how fast they were at the end of the period. queue is what waited
+for GPUs, how long, and what was free meanwhile.
 
 Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -62,6 +63,7 @@ absent, not zero, and the default report is usage.`,
   gpumeter report --day 2026-10-14 --by team,model --findings -o html >report.html
   gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token
   gpumeter report serving --last 7d --by team,model --prices prices.yaml
+  gpumeter report queue --last 7d
   gpumeter report --month 2026-10 --by team,model --explain "red,NVIDIA H100"`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: billing.Kinds(),
@@ -93,7 +95,7 @@ absent, not zero, and the default report is usage.`,
 	f.BoolVar(&o.findings, "findings", false, "also list possible savings")
 	f.StringVar(&o.explain, "explain", "", "instead of the report, how its `ROW` was made: devices, hours, samples, prices. Several values of --by are separated by commas")
 	f.Float64Var(&o.weight, "input-weight", tokens.DefaultInputWeight.Float(), "serving: what a token of a prompt counts in tokens of output, 0 to 1, where models share a GPU")
-	f.BoolVar(&o.now, "now", false, "serving -o csv: how models are served at the end of the period instead of what they cost")
+	f.BoolVar(&o.now, "now", false, "serving -o csv, queue -o csv: what is served, or waits, at the end of the period instead of the period")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "timeout of one query to the store")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensionNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "csv", "json", "html"}, cobra.ShellCompDirectiveNoFileComp))
@@ -182,7 +184,10 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 		return err
 	}
 	if kind == billing.ServingKind {
-		return o.serving(ctx, w, notes, d, store, prices, from, to, options, origin, by)
+		return o.serving(ctx, w, notes, d, store, prices, options, origin, by)
+	}
+	if kind == billing.QueueKind {
+		return o.queue(ctx, w, notes, d, store, prices)
 	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
@@ -213,15 +218,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 		}
 	}
 	d.Notes = append(d.Notes, d.Uncovered()...)
-	if err := write(w, d); err != nil {
-		return err
-	}
-	if o.output == "csv" {
-		for _, note := range d.Notes {
-			fmt.Fprintln(notes, billing.Plain(note))
-		}
-	}
-	return nil
+	return o.wrote(write(w, d), notes, d.Notes)
 }
 
 // dimensions returns the dimensions with these names.

@@ -7,27 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpumeter/gpumeter/internal/cli/billing"
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
-	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// checkServing rejects flags that a report on inference engines has no place for.
+// checkServing rejects flags that a report on inference engines, or on the queue, has no place for.
 func (o *report) checkServing(kind string) error {
 	switch {
 	case !(o.weight >= 0 && o.weight <= tokens.MaxInputWeight.Float()):
 		return fmt.Errorf("--input-weight %g is not between 0 and %g", o.weight, tokens.MaxInputWeight.Float())
-	case o.now && (kind != billing.ServingKind || o.output != "csv"):
-		return errors.New("--now is for gpumeter report serving -o csv: other formats have both tables")
+	case o.now && (kind != billing.ServingKind && kind != billing.QueueKind || o.output != "csv"):
+		return errors.New("--now is for gpumeter report serving -o csv and gpumeter report queue -o csv: other formats have both tables")
+	case kind == billing.QueueKind && (o.explain != "" || o.findings || len(o.quotas) > 0 || len(o.columns) > 0 || len(o.match) > 0):
+		return errors.New("a report on the queue does not take --explain, --findings, --quotas, --columns or --match")
 	case kind != billing.ServingKind:
 		return nil
 	case o.explain != "":
@@ -47,48 +45,33 @@ func (o *report) checkServing(kind string) error {
 }
 
 // serving writes a report on inference engines. d has the period and the notes so far.
-func (o *report) serving(ctx context.Context, w, notes io.Writer, d *billing.Report, store query.Store, prices cost.Prices, from, to time.Time, options cost.Options, origin string, by []cost.Dimension) error {
+func (o *report) serving(ctx context.Context, w, notes io.Writer, d *billing.Report, store query.Store, prices cost.Prices, options cost.Options, origin string, by []cost.Dimension) error {
 	out := &billing.Served{By: d.By, From: d.From, To: d.To, Zone: d.Zone, Notes: slices.Clone(d.Notes), Keys: d.Keys}
-	reader := tokens.NewReader(store, func(ctx context.Context, from, to time.Time) (*cost.Statement, error) {
-		one := store
-		if n, ok := store.(interface{ Narrow([]string) query.Store }); ok {
-			one = n.Narrow(nil) // a store at a URL remembers its answers, which may be one for each hour of a month
-		}
-		s, err := cost.Bill(ctx, one, prices, from, to, options)
-		return &s, err
-	}, options, tokens.InputWeight(math.Round(o.weight*1000)))
-	served, err := reader.Read(ctx, from, to, to)
-	if err != nil {
+	if err := billing.ReadServed(ctx, store, prices, options, o.weight, by, out); err != nil {
 		return unreachable(err, o.store.url)
 	}
-	out.Fill(served, by)
 	if prices.Empty() && origin == "" && len(out.Groups) > 0 {
 		out.Notes = append(out.Notes, "Costs are absent because there are no prices: use --prices.")
 	}
-	var match []string
-	for _, label := range slices.Sorted(maps.Keys(options.Match)) {
-		match = append(match, fleet.Equals(label, options.Match[label]))
-	}
-	now, err := serving.At(ctx, store, to, serving.Window, match...)
-	if err != nil {
-		return unreachable(err, o.store.url)
-	}
-	out.Now = billing.NowOf(now, to, serving.Window)
-	return o.writeServed(w, notes, out)
+	return o.wrote(out.Write(w, o.output, o.now), notes, out.Notes)
 }
 
-func (o *report) writeServed(w, notes io.Writer, d *billing.Served) error {
-	write := map[string]func(io.Writer, *billing.Served) error{"table": billing.ServedTable, "csv": billing.ServedCSV, "json": billing.ServedJSON, "html": billing.ServedHTML}[o.output]
-	if o.now && o.output == "csv" {
-		write = billing.NowCSV
+// queue writes a report on what waits.
+func (o *report) queue(ctx context.Context, w, notes io.Writer, d *billing.Report, store query.Store, prices cost.Prices) error {
+	out := &billing.Queued{From: d.From, To: d.To, Zone: d.Zone, Currency: prices.Currency, Notes: slices.Clone(d.Notes)}
+	if err := billing.ReadQueue(ctx, store, prices.Hourly, out); err != nil {
+		return unreachable(err, o.store.url)
 	}
-	if err := write(w, d); err != nil {
+	return o.wrote(out.Write(w, o.output, o.now), notes, out.Notes)
+}
+
+// wrote prints the notes of a report whose format has no place for them.
+func (o *report) wrote(err error, to io.Writer, notes []string) error {
+	if err != nil || o.output != "csv" {
 		return err
 	}
-	if o.output == "csv" {
-		for _, note := range d.Notes {
-			fmt.Fprintln(notes, billing.Plain(note))
-		}
+	for _, note := range notes {
+		fmt.Fprintln(to, billing.Plain(note))
 	}
 	return nil
 }

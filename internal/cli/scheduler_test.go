@@ -68,7 +68,7 @@ func TestSchedulerFlags(t *testing.T) {
 	}
 	k := printed("--scheduler", "kubernetes", "--kubeconfig", "/k", "--team-label", "team", "--cluster", "prod", "--otlp-endpoint", "http://localhost:1")
 	want := map[string]string{"kubeconfig": "/k", "team_label": "team", "cluster": "prod"}
-	if got := k.Receivers["scheduler"]; !in(k, "metrics") || in(k, "logs") || got.Scheduler != "kubernetes" || !cmp.Equal(want, got.Kubernetes) {
+	if got := k.Receivers["scheduler"]; !in(k, "metrics") || !in(k, "logs") || got.Scheduler != "kubernetes" || !cmp.Equal(want, got.Kubernetes) {
 		t.Errorf("%+v", k)
 	}
 	c := printed("--scheduler", "slurm", "--slurm-accounting", "--slurm-prometheus", "http://p:9090", "--slurm-rest", "http://ctl:6820", "--slurm-token", "/t", "--otlp-endpoint", "http://localhost:1")

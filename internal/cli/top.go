@@ -189,7 +189,7 @@ func (t *top) watchStore(price pricing) (watcher, error) {
 	j := &judge{store: store, price: price}
 	reader := fleet.NewReader(store, fleet.Options{Price: price.prices.Hourly})
 	ask := func(ctx context.Context) tui.Snapshot {
-		s, err := askStore(ctx, reader, time.Now(), price)
+		s, err := askStore(ctx, store, reader, time.Now(), price)
 		if err != nil {
 			return tui.Snapshot{Problem: oneLine(err)}
 		}

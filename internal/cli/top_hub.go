@@ -13,12 +13,14 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cli/tui"
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/queue"
 	"github.com/gpumeter/gpumeter/internal/natural"
+	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // askStore returns a snapshot of the fleet from a store.
-func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pricing) (tui.Snapshot, error) {
+func askStore(ctx context.Context, store query.Store, reader *fleet.Reader, now time.Time, price pricing) (tui.Snapshot, error) {
 	f, err := reader.At(ctx, now)
 	if err != nil {
 		return tui.Snapshot{}, err
@@ -31,8 +33,12 @@ func askStore(ctx context.Context, reader *fleet.Reader, now time.Time, price pr
 	if err != nil {
 		return tui.Snapshot{}, err
 	}
+	clusters, err := queue.At(ctx, store, now)
+	if err != nil {
+		return tui.Snapshot{}, err
+	}
 	s := tui.Snapshot{
-		Time: now, Currency: price.currency, Simulated: len(f.Devices) > 0,
+		Time: now, Currency: price.currency, Simulated: len(f.Devices) > 0, Queue: queue.TotalsOf(clusters).String(),
 		Empty: "The store has no devices: no agent has sent data in the last minutes, or the series have other names.",
 	}
 	owners := map[string][]fleet.Holder{}

@@ -154,7 +154,7 @@ func TestTopFromSeries(t *testing.T) {
 	of("gpu_up", 1)
 	of("gpu_allocation_ratio", 1, owner...)
 	of("gpu_memory_used_bytes", 1, "gpu_uuid", "GPU-gone")
-	got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{}), demoNow, pricing{})
+	got, err := askStore(t.Context(), store, fleet.NewReader(store, fleet.Options{}), demoNow, pricing{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestTopDeadNode(t *testing.T) {
 		}
 	}
 	price := func(query.Labels, time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, true }
-	got, err := askStore(t.Context(), fleet.NewReader(store, fleet.Options{Price: price}), demoNow, pricing{currency: "EUR"})
+	got, err := askStore(t.Context(), store, fleet.NewReader(store, fleet.Options{Price: price}), demoNow, pricing{currency: "EUR"})
 	if err != nil {
 		t.Fatal(err)
 	}

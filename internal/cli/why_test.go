@@ -15,7 +15,7 @@ import (
 )
 
 // queue returns an API server with a pod that waits for 8 GPUs in front of 11 free ones.
-func queue() *kubeapitest.Server {
+func queueOf() *kubeapitest.Server {
 	type object = kubeapitest.Object
 	s := kubeapitest.New()
 	offers := func(cpu string) object {
@@ -42,7 +42,7 @@ func queue() *kubeapitest.Server {
 // Catches an answer that names the wrong node, a permission whose absence empties the cluster, and an error that does
 // not say what to do.
 func TestWhy(t *testing.T) {
-	s := queue()
+	s := queueOf()
 	url, stop := s.Serve()
 	defer stop()
 	file, err := kubeapitest.Kubeconfig(t.TempDir(), url)

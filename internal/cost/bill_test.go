@@ -289,6 +289,8 @@ func TestBillOfCounters(t *testing.T) {
 		"values that no counter has":         {[]point{{1, 60, 60, nil}, {2, -5, 0, []string{"k8s_pod_uid", "bad"}}, {3, 1e300, 0, []string{"k8s_pod_uid", "worse"}}}, 60, 0, 0},
 		"nothing happened in it":             {[]point{{-30, 60, 60, nil}}, 0, 0, 0},
 		"it begins after the period":         {[]point{{61, 60, 60, nil}}, 0, 0, 0},
+		"first seen after it, and lost then": {[]point{{60.5, 120, 0, nil}, {61, 0, 0, nil}}, 0, 90, 0},
+		"read more often than it changes":    {[]point{{58, 0, 0, nil}, {59.9, 0, 0, nil}, {60.1, 0, 0, nil}, {61, 150, 0, nil}}, 0, 90, 0},
 		"a sample just at both edges counts": {[]point{{0, 60, 60, nil}, {60, 100, 100, nil}}, 40, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -374,7 +376,7 @@ func TestBillReadsEdges(t *testing.T) {
 	if got, want := b.Total.Allocated(), Seconds(4*(60*30-1)*60e6); got != want { // up to the last sample
 		t.Errorf("%d us, want %d", got, want)
 	}
-	if c.raw != 10*time.Minute*4*4 || m.Asked() > 80 { // four counters at both ends and two midnights
+	if c.raw != 15*time.Minute*4*4 || m.Asked() > 80 { // four counters at both ends and two midnights
 		t.Errorf("raw samples of %s were read, in %d queries", c.raw, m.Asked())
 	}
 }

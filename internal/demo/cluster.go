@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
@@ -175,6 +176,15 @@ func newScheduler(fleet []Machine, start, began time.Time, to Sink, log *zap.Log
 	if s.receiver, err = f.CreateMetrics(ctx, set, cfg, metrics); err != nil {
 		return nil, err
 	}
+	if to.logs != nil {
+		logs, err := simulatedLogs(to.logs)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := f.CreateLogs(ctx, set, cfg, logs); err != nil { // the same receiver
+			return nil, err
+		}
+	}
 	return s, s.receiver.Start(ctx, nil)
 }
 
@@ -203,5 +213,15 @@ func (s *elected) called(to consumer.Metrics) (consumer.Metrics, error) {
 			rm.Resource().Attributes().PutBool("gpumeter.simulated", true)
 		}
 		return to.ConsumeMetrics(ctx, md)
+	}, consumer.WithCapabilities(consumer.Capabilities{MutatesData: true}))
+}
+
+// simulatedLogs calls all records simulated.
+func simulatedLogs(to consumer.Logs) (consumer.Logs, error) {
+	return consumer.NewLogs(func(ctx context.Context, ld plog.Logs) error {
+		for _, rl := range ld.ResourceLogs().All() {
+			rl.Resource().Attributes().PutBool("gpumeter.simulated", true)
+		}
+		return to.ConsumeLogs(ctx, ld)
 	}, consumer.WithCapabilities(consumer.Capabilities{MutatesData: true}))
 }

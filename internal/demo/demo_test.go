@@ -97,7 +97,7 @@ func TestDemoSights(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"gpu.xid", "gpu.workload.start", "gpu.workload.stop", "gpu.finding"} {
+	for _, want := range []string{"gpu.xid", "gpu.workload.start", "gpu.workload.stop", "gpu.finding", "scheduler.job.started", "scheduler.job.ended"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no event %s", want)
 		}

@@ -3,8 +3,6 @@
 package demo
 
 import (
-	"bytes"
-	_ "embed"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -12,18 +10,6 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device/sim"
 )
-
-//go:embed prices.yaml
-var prices []byte
-
-// Prices returns the content of a price file for the fleet. The prices are made up.
-func Prices() []byte { return bytes.Clone(prices) }
-
-//go:embed objectives.yaml
-var objectives []byte
-
-// Objectives returns the content of a file of objectives for the inference engines of the fleet.
-func Objectives() []byte { return bytes.Clone(objectives) }
 
 // Age is the uptime of the simulated nodes when the demo starts. Times in Fleet are relative
 // to their boot.

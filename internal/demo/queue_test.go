@@ -148,10 +148,10 @@ func TestDemoWaitsEnd(t *testing.T) {
 		w.View(c.Start.Add(up))
 	}
 	v := w.View(testNow)
-	if tests, long := v.Scheduled["ci"], v.Scheduled["research"]; tests.Count < 30 || tests.Sum/float64(tests.Count) < 120 || long.Count < 4 {
+	if tests, long := v.Waits.Scheduled["ci"], v.Waits.Scheduled["research"]; tests.Count < 30 || tests.Sum/float64(tests.Count) < 120 || long.Count < 4 {
 		t.Errorf("%d tests waited %v s, %d jobs of research %v s", tests.Count, tests.Sum, long.Count, long.Sum)
 	}
-	if strings.Contains(fmt.Sprint(v.Started), "nil") || v.Started["research"].Count < 4 {
-		t.Errorf("starts: %+v", v.Started["research"])
+	if strings.Contains(fmt.Sprint(v.Waits.Started), "nil") || v.Waits.Started["research"].Count < 4 {
+		t.Errorf("starts: %+v", v.Waits.Started["research"])
 	}
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -38,7 +39,7 @@ func (q *questions) at(ctx context.Context, at time.Time) (edge, error) {
 	values, without, series := edge{}, map[string]bool{}, map[string]string{}
 	names := append(slices.Clone(q.hours.series), SeriesActiveTime, SeriesEnergy)
 	for _, name := range names {
-		list, err := q.store.Raw(ctx, q.hours.selector(name), at.Add(-near), at.Add(near))
+		list, err := q.store.Raw(ctx, q.hours.selector(name), at.Add(-2*near), at.Add(near))
 		if err != nil {
 			return nil, err
 		}
@@ -56,30 +57,51 @@ func (q *questions) at(ctx context.Context, at time.Time) (edge, error) {
 	return values, nil
 }
 
-// between returns the value of a counter at a moment between two samples, on the straight line
-// that connects them. ok is false if there is no sample on one side, the samples are too far
-// apart, the counter was reset, or it counts seconds and has more of them than passed: then it
-// continues another series.
+// between returns the value of a counter at a moment between two samples, on the straight line that connects them, or
+// along which a lane grows that was read more often than it changed: see follower.take. ok is false if there is no sample on
+// one side, the samples are too far apart, the counter was reset, or it counts seconds and has more of them than passed: then
+// it continues another series.
 func between(points []query.Point, at time.Time, seconds bool) (value float64, ok bool) {
-	for i := range points {
-		if !points[i].Time.After(at) {
-			continue
-		}
-		if i == 0 {
-			return 0, false
-		}
-		a, b := points[i-1], points[i]
-		gap := b.Time.Sub(a.Time)
-		if !(b.Value >= a.Value) || gap > near { // NaN marks the end of a series
-			return 0, false
-		}
-		if seconds && b.Value-a.Value > (gap+gap/8+time.Second).Seconds() {
-			return 0, false
-		}
-		part := float64(at.Sub(a.Time)) / float64(gap)
-		return a.Value + part*(b.Value-a.Value), true
+	after := slices.IndexFunc(points, func(p query.Point) bool { return p.Time.After(at) })
+	if after <= 0 {
+		return 0, false
 	}
-	return 0, false
+	changed := points[0].Time
+	for i := 1; i < after; i++ {
+		if points[i].Value != points[i-1].Value {
+			changed = points[i].Time
+		}
+	}
+	for i := after; i < len(points); i++ {
+		a, b := points[i-1], points[i]
+		grown, from := b.Value-a.Value, a.Time
+		if grown == 0 && b.Time.Sub(a.Time) <= near {
+			continue // it grows later, perhaps since before the moment
+		}
+		since := a.Time.Add(-near)
+		if changed.After(since) {
+			since = changed
+		}
+		took := b.Time.Sub(since)
+		switch {
+		case grown >= 0 && b.Time.Sub(a.Time) <= near && !(seconds && grown > (took+took/8+time.Second).Seconds()): // NaN marks the end of a series
+		case i > after:
+			return a.Value, true
+		default:
+			return 0, false
+		}
+		if started := b.Time.Add(-time.Duration(math.Ceil(grown*1e3)) * time.Millisecond); seconds && started.Before(from) {
+			from = started
+			if since.After(from) {
+				from = since
+			}
+		}
+		if !at.After(from) {
+			return a.Value, true
+		}
+		return a.Value + float64(at.Sub(from))/float64(b.Time.Sub(from))*grown, true
+	}
+	return points[len(points)-1].Value, true
 }
 
 // has reports whether the account of a series has a value.

@@ -125,6 +125,7 @@ func (q *questions) later(ctx context.Context, before map[string]*known, found m
 	if err != nil {
 		return err
 	}
+	doubtful := map[string]bool{}
 	for _, s := range list {
 		v, ok := micro(s.Value)
 		if !ok || q.edges[to].has(s.Labels) {
@@ -138,6 +139,21 @@ func (q *questions) later(ctx context.Context, before map[string]*known, found m
 			last = before[key].Held
 		}
 		if v > last {
+			mark(s.Labels)
+		} else {
+			doubtful[key] = true
+		}
+	}
+	if len(doubtful) == 0 {
+		return nil
+	}
+	// The least value of the hour is the first one, unless the counter was reset meanwhile: then nobody knows.
+	resets, err := q.held(ctx, "resets", back, to.Add(back))
+	if err != nil {
+		return err
+	}
+	for _, s := range resets {
+		if s.Value > 0 && doubtful[Account(s.Labels)] {
 			mark(s.Labels)
 		}
 	}

@@ -56,7 +56,11 @@ func (h *Hours) Between(ctx context.Context, match []string, from time.Time, edg
 		end = end.Add(time.Hour)
 	}
 	out := &Used{Edges: hourly(from, append(slices.Clone(edges), end))} // an hour is always computed as a whole
-	devices, err := h.read(ctx, match, from.Add(-back), end.Add(back), &out.Refused)
+	devices, err := h.read(ctx, match, from.Add(-back), end.Add(back), func(at time.Time) {
+		if at.After(from) && !at.After(to) { // the others are of other periods
+			out.Refused++
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -150,8 +154,8 @@ func (d *samples) way(l query.Labels) *wayOf {
 	return w
 }
 
-// add merges the samples of a counter into the readings of a way.
-func (w *wayOf) add(name string, points []query.Point) (refused int) {
+// add merges the samples of a counter into the readings of a way. It returns the times of those that no counter can have.
+func (w *wayOf) add(name string, points []query.Point) (refused []time.Time) {
 	if len(w.readings) == 0 {
 		w.readings = make([]reading, 0, len(points))
 	}
@@ -172,7 +176,7 @@ func (w *wayOf) add(name string, points []query.Point) (refused int) {
 			r.hasHeld = ok
 		}
 		if !ok {
-			refused++
+			refused = append(refused, p.Time)
 			continue
 		}
 		for i < n && w.readings[i].at < r.at {
@@ -195,8 +199,8 @@ func (w *wayOf) add(name string, points []query.Point) (refused int) {
 	return refused
 }
 
-// read returns the readings of devices in (from, to], by device.
-func (h *Hours) read(ctx context.Context, match []string, from, to time.Time, refused *int) (map[string]*samples, error) {
+// read returns the readings of devices in (from, to], by device. refuse is called for each value that no counter can have.
+func (h *Hours) read(ctx context.Context, match []string, from, to time.Time, refuse func(at time.Time)) (map[string]*samples, error) {
 	out := map[string]*samples{}
 	for _, name := range append(slices.Clone(h.series), SeriesActiveTime, SeriesEnergy) {
 		list, err := h.store.Raw(ctx, h.selector(name, match...), from, to)
@@ -208,7 +212,9 @@ func (h *Hours) read(ctx context.Context, match []string, from, to time.Time, re
 			if out[key] == nil {
 				out[key] = newSamples(key)
 			}
-			*refused += out[key].way(s.Labels).add(name, s.Points)
+			for _, at := range out[key].way(s.Labels).add(name, s.Points) {
+				refuse(at)
+			}
 		}
 	}
 	return out, nil

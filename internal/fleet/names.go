@@ -5,7 +5,8 @@
 // (the page, gpumeter top, gpumeter report, the fleet rules, quotas, waste findings and
 // Slurm accounting) does so through this package, so that one question has one answer:
 //
-//   - the names of series and labels are constants here and in no other package;
+//   - the names of series and labels are constants here, those of schedulers in the package queue,
+//     and in no other package;
 //   - Reader.At returns every device as it is at one moment: power, temperature, utilization,
 //     holders, idle time, price and health;
 //   - idle, held and busy are defined once, in idle.go;
@@ -108,21 +109,6 @@ func HistogramSum(histogram string) string { return histogram + "_sum" }
 // HistogramCount returns the name of the series that count the values of a histogram.
 func HistogramCount(histogram string) string { return histogram + "_count" }
 
-// Series of clusters, as their schedulers see them. They have LabelScheduler and LabelSchedulerCluster, and none of the labels
-// of a device or a machine.
-const (
-	SeriesSchedulerUp     = "scheduler_up"
-	SeriesQueueJobs       = "scheduler_job_count"
-	SeriesQueueWaiting    = "scheduler_job_pending_count"
-	SeriesQueuePending    = "scheduler_gpu_pending"
-	SeriesQueueAllocated  = "scheduler_gpu_allocated"
-	SeriesQueueDevices    = "scheduler_gpu_count"
-	SeriesQueueStranded   = "scheduler_gpu_stranded"
-	SeriesQueuePlaceable  = "scheduler_gpu_placeable"
-	SeriesQueueFragmented = "scheduler_gpu_fragmentation_ratio"
-	SeriesQueueUnusable   = "scheduler_gpu_unusable_ratio"
-)
-
 // Other series that agents export and the hub reads.
 const (
 	SeriesAgentStart  = "gpumeter_agent_start_time_seconds"
@@ -211,20 +197,6 @@ const (
 
 	LabelRankOfEngine = "inference_engine_rank"
 	LabelFinishReason = "inference_finish_reason"
-)
-
-// Labels of the series of schedulers.
-const (
-	LabelScheduler        = "scheduler_type"
-	LabelSchedulerCluster = "scheduler_cluster"
-	LabelQueue            = "scheduler_queue"
-	LabelQueueTeam        = "scheduler_team"
-	LabelQueueModel       = "scheduler_gpu_type" // as the scheduler names it, not as the driver does
-	LabelQueueState       = "scheduler_job_state"
-	LabelQueueReason      = "scheduler_job_reason"
-	LabelQueueDeviceState = "scheduler_gpu_state"
-	LabelQueueStranded    = "scheduler_gpu_stranded_cause"
-	LabelQueueSize        = "scheduler_gpu_request"
 )
 
 // Values of labels.

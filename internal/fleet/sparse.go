@@ -103,8 +103,7 @@ func (h *Hours) exist(ctx context.Context, wanted wants, at time.Time, d time.Du
 // find adds the best reading of each wanted account in a period, and removes the account.
 func (h *Hours) find(ctx context.Context, devices map[string]*samples, wanted wants, from, to time.Time, better func(old, r *reading) bool) error {
 	for _, match := range wanted.matchers() {
-		refused := 0
-		part, err := h.read(ctx, match, from, to, &refused)
+		part, err := h.read(ctx, match, from, to, func(time.Time) {})
 		if err != nil {
 			return err
 		}

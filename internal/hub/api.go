@@ -214,7 +214,7 @@ func (h *handler) selectors(r *http.Request, g Grant) ([]string, error) {
 		return list, err
 	}
 	if len(list) == 0 {
-		s := parser.VectorSelector{LabelMatchers: matchers(g.Scope)}
+		s := parser.VectorSelector{LabelMatchers: matchers(g.Scope.Labels())}
 		return []string{s.String()}, nil
 	}
 	var out []string

@@ -4,12 +4,14 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/queue"
 	"github.com/gpumeter/gpumeter/internal/hub/access"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -21,9 +23,8 @@ const (
 	TeamAttribute = "gpu.workload.team"
 )
 
-// matchers returns the matchers that select a scope, ordered by label.
-func matchers(scope access.Scope) []*labels.Matcher {
-	all := scope.Labels()
+// matchers returns the matchers of labels, ordered by label.
+func matchers(all map[string]string) []*labels.Matcher {
 	var out []*labels.Matcher
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, labels.MustNewMatcher(labels.MatchEqual, name, all[name])) // only a regular expression can fail
@@ -37,14 +38,52 @@ func restrict(p parser.Parser, expr string, scope access.Scope) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	m := matchers(scope)
+	own, queued := matchers(scope.Labels()), matchers(queueLabels(scope))
 	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
 		if s, ok := n.(*parser.VectorSelector); ok {
-			s.LabelMatchers = append(s.LabelMatchers, m...)
+			if len(queued) > 0 && ofSchedulers(s.LabelMatchers) {
+				s.LabelMatchers = append(s.LabelMatchers, queued...)
+			} else {
+				s.LabelMatchers = append(s.LabelMatchers, own...)
+			}
 		}
 		return nil
 	})
 	return e.String(), nil
+}
+
+// queueLabels returns a scope as the series of schedulers say it: their team is the same as that of a workload, and the queue of
+// a pod is its namespace.
+func queueLabels(scope access.Scope) map[string]string {
+	out := map[string]string{}
+	if scope.Team != "" {
+		out[queue.LabelTeam] = scope.Team
+	}
+	if scope.Namespace != "" {
+		out[queue.LabelQueue], out[queue.LabelScheduler] = scope.Namespace, queue.Kubernetes
+	}
+	if scope.Cluster != "" {
+		out[queue.LabelCluster] = scope.Cluster
+	}
+	return out
+}
+
+// ofSchedulers reports whether matchers select series of schedulers only.
+func ofSchedulers(all []*labels.Matcher) bool {
+	return slices.ContainsFunc(all, func(m *labels.Matcher) bool {
+		if m.Name != fleet.LabelName {
+			return false
+		}
+		names := []string{m.Value}
+		switch m.Type {
+		case labels.MatchEqual:
+		case labels.MatchRegexp:
+			names = m.SetMatches()
+		default:
+			return false
+		}
+		return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !strings.HasPrefix(name, queue.Prefix) })
+	})
 }
 
 // ScopedStore returns a view of any store that contains only the series of a scope.

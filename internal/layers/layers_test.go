@@ -126,6 +126,8 @@ var layers = []struct {
 	{"internal/scheduler/kube/dra", []string{"internal/device"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
+	{"internal/scheduler/queueing", []string{"internal/device", "internal/promtext", "internal/scheduler"}},
+	{"internal/scheduler/queueing/pages", []string{"internal/device", "internal/promtext", "internal/scheduler/queueing", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
 	{"internal/tracer", nil},
@@ -181,10 +183,10 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/optional", "internal/query", "internal/rebind", "internal/slo", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/serving", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd", "golang.org/x/sync/errgroup"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
-	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
+	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/fleet/queue", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
 
 	// Output of the process, without secrets.
 	{"internal/redact", nil},
@@ -205,7 +207,7 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet/serving", "internal/optional"}},
+	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/optional", "internal/query", "internal/scheduler"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/hub/days", "internal/hub/disk",
@@ -214,7 +216,7 @@ var layers = []struct {
 	}},
 	{"internal/cli", []string{
 		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
-		"internal/fleet", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
+		"internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
 		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/scheduler/slurmctl", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
 	}},

@@ -115,7 +115,8 @@ func TestReservedMetric(t *testing.T) {
 	f("scheduler", "up", gauge, true)
 	f("scheduler.queue.gpu.used", "", gauge, true)
 	f("scheduler_queue_gpu_used", "", gauge, true)
-	f("scheduler_pending_pods", "", gauge, false)        // of kube-scheduler
+	f("scheduler_pending_pods", "", gauge, false) // of kube-scheduler
+	f("scheduler_queue_attempt_duration", "s", gauge, true)
 	f("scheduler_queue_incoming_pods", "", gauge, false) // of kube-scheduler
 	f("gpu.x", "", func(pmetric.Metric) {}, true)
 	f("vllm:gpu_cache_usage_perc", "", gauge, false)

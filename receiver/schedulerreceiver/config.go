@@ -19,25 +19,34 @@ import (
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
-	// Scheduler is slurm or kubernetes.
+	// Scheduler is slurm, kubernetes, or queueing: only the pages of queueing systems.
 	Scheduler string `mapstructure:"scheduler"`
 	// Slurm has no effect with another scheduler, and neither has Kubernetes.
 	Slurm      SlurmConfig      `mapstructure:"slurm"`
 	Kubernetes KubernetesConfig `mapstructure:"kubernetes"`
+	// Queueing are the metrics pages of queueing systems. It has no effect with slurm.
+	Queueing QueueingConfig `mapstructure:"queueing"`
 }
 
 // The values of Config.Scheduler.
 const (
 	slurmKind      = "slurm"
 	kubernetesKind = "kubernetes"
+	queueingKind   = "queueing"
 )
 
 // Validate implements component.ConfigValidator.
 func (c *Config) Validate() error {
-	if c.Scheduler != slurmKind && c.Scheduler != kubernetesKind {
-		return fmt.Errorf("scheduler must be %s or %s, is %q", slurmKind, kubernetesKind, c.Scheduler)
+	switch c.Scheduler {
+	case slurmKind, kubernetesKind:
+		return nil
+	case queueingKind:
+		if len(c.Queueing.Pages) == 0 {
+			return errors.New("queueing::pages is empty: without a cluster only pages of a list are read")
+		}
+		return nil
 	}
-	return nil
+	return fmt.Errorf("scheduler must be %s, %s or %s, is %q", slurmKind, kubernetesKind, queueingKind, c.Scheduler)
 }
 
 // SlurmConfig configures how a Slurm controller is queried, and for what.
@@ -146,6 +155,7 @@ func createDefaultConfig() component.Config {
 	return &Config{
 		MetricsBuilderConfig: metadata.NewDefaultMetricsBuilderConfig(), Scheduler: slurmKind,
 		Kubernetes: KubernetesConfig{Interval: 30 * time.Second, Lease: "gpumeter-scheduler", MaxSeries: 2000},
+		Queueing:   QueueingConfig{Interval: 30 * time.Second, Timeout: 10 * time.Second, Discover: true},
 		Slurm: SlurmConfig{
 			Interval: time.Minute, Timeout: 20 * time.Second, MaxSeries: 2000, Histograms: true, RecordsInterval: 5 * time.Minute,
 			Accounting: AccountingConfig{Interval: time.Minute},

@@ -80,8 +80,8 @@ func (e *emitter) startOf(name string) time.Time {
 func (e *emitter) histograms(to pmetric.MetricSlice) {
 	d, labels := e.durations, map[string]string{"slurm.cluster": e.cluster}
 	put(to, append([]histogram{
-		{"slurm.job.wait.duration", "Time that started jobs had waited since they became eligible, each job once.", d.Wait, "slurm.partition", labels},
-		{"slurm.job.run.duration", "Run time of finished jobs, excluding time suspended, each job once.", d.Run, "slurm.partition", labels},
-		{"slurm.job.suspended.duration", "Time that finished jobs were suspended, each job once.", d.Suspended, "slurm.partition", labels},
-	}, e.words().waits(d.GPUWait, nil)...), e.began, e.ts)
+		{"slurm.job.wait.duration", "Time that started jobs had waited since they became eligible, each job once.", d.Wait, []string{"slurm.partition"}, labels},
+		{"slurm.job.run.duration", "Run time of finished jobs, excluding time suspended, each job once.", d.Run, []string{"slurm.partition"}, labels},
+		{"slurm.job.suspended.duration", "Time that finished jobs were suspended, each job once.", d.Suspended, []string{"slurm.partition"}, labels},
+	}, e.words().waits(d.GPUWait, nil, nil)...), e.began, e.ts)
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/local"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube/live"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
@@ -68,32 +69,41 @@ type Cluster interface {
 	// Run keeps what is known current until ctx is done.
 	Run(ctx context.Context)
 	View(now time.Time) live.View
+	// Events returns what happened to pods since the last call.
+	Events() []kube.Event
 }
 
 // kubernetesReceiver reports what a Cluster knows.
 type kubernetesReceiver struct {
 	cfg      *Config
 	set      receiver.Settings
-	next     consumer.Metrics
+	next     consumer.Metrics // nil: none
+	logs     consumer.Logs    // nil: none
+	forget   func()
 	watcher  Cluster
 	rounds   <-chan time.Time // nil: a clock of the configured interval
 	identity string
+	queues   *queues // nil: no pages are read
 	mb       *metadata.MetricsBuilder
 	began    time.Time
 	// shown remembers gauges only. The subjects of histograms do not disappear.
 	shown series.Memory
 
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	start, stop sync.Once
+	cancel      context.CancelFunc
+	done        sync.WaitGroup
+
+	untold []kube.Event // that the pipeline refused
 
 	// What was logged last.
-	role, trouble string
-	denied        string
-	dropped       bool // objects were refused
-	refused       bool // the pipeline refused the last batch
+	role, trouble, noWaits string
+	denied                 string
+	dropped                bool // objects were refused
+	refused                bool // the pipeline refused the last batch
+	refusedLogs            bool
 }
 
-func newKubernetes(cfg *Config, set receiver.Settings, next consumer.Metrics) (*kubernetesReceiver, error) {
+func newKubernetes(cfg *Config, set receiver.Settings, forget func()) (*kubernetesReceiver, error) {
 	api, err := kubeapi.Open(cfg.Kubernetes.Kubeconfig)
 	if errors.Is(err, kubeapi.ErrNotInCluster) {
 		return nil, errors.New("no Kubernetes API server: set kubernetes::kubeconfig or, for the agent, --kubeconfig, or run in a pod")
@@ -108,56 +118,88 @@ func newKubernetes(cfg *Config, set receiver.Settings, next consumer.Metrics) (*
 	lease := cfg.Kubernetes.lease()
 	lease.Identity = host + "_" + rand.Text()[:10] // two processes of a machine are two
 	watcher := live.NewWatcher(api, live.Config{Vendors: local.Vendors(), TeamLabel: cfg.Kubernetes.TeamLabel, Lease: lease})
-	r := newReporter(cfg, set, next, watcher, time.Now())
-	r.identity = lease.Identity
+	r := newReporter(cfg, set, watcher, time.Now())
+	r.identity, r.forget = lease.Identity, forget
+	r.queues = newQueues(cfg, cfg.Kubernetes.Cluster, set, nil, api)
 	return r, nil
 }
 
 // newReporter returns a receiver that reports a cluster, with counts since began.
-func newReporter(cfg *Config, set receiver.Settings, next consumer.Metrics, from Cluster, began time.Time) *kubernetesReceiver {
+func newReporter(cfg *Config, set receiver.Settings, from Cluster, began time.Time) *kubernetesReceiver {
 	return &kubernetesReceiver{
-		cfg: cfg, set: set, next: next, began: began, watcher: from,
+		cfg: cfg, set: set, began: began, watcher: from,
 		mb:    metadata.NewMetricsBuilder(cfg.MetricsBuilderConfig, set),
 		shown: series.Memory{Only: func(m pmetric.Metric) bool { return !series.Cumulative(m) }},
 	}
 }
 
-// Start implements component.Component.
+// to implements reporter.
+func (r *kubernetesReceiver) to(metrics consumer.Metrics, logs consumer.Logs) {
+	if metrics != nil {
+		r.next = metrics
+		if r.queues != nil {
+			r.queues.next = metrics
+		}
+	}
+	if logs != nil {
+		r.logs = logs
+	}
+}
+
+// Start implements component.Component. It is called once per pipeline.
 func (r *kubernetesReceiver) Start(context.Context, component.Host) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel = cancel
-	r.done.Go(func() { r.watcher.Run(ctx) })
-	r.done.Go(func() {
-		rounds := r.rounds
-		if rounds == nil {
-			clock := time.NewTicker(r.cfg.Kubernetes.Interval)
-			defer clock.Stop()
-			rounds = clock.C
+	r.start.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		r.cancel = cancel
+		r.done.Go(func() { r.watcher.Run(ctx) })
+		if r.queues != nil {
+			r.done.Go(func() { r.queues.run(ctx) })
 		}
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case now := <-rounds:
-				r.round(ctx, now)
-			}
-		}
+		r.done.Go(func() { r.run(ctx) })
 	})
 	return nil
 }
 
-// Shutdown implements component.Component. It gives up the Lease.
-func (r *kubernetesReceiver) Shutdown(context.Context) error {
-	if r.cancel != nil {
-		r.cancel()
-		r.done.Wait()
+func (r *kubernetesReceiver) run(ctx context.Context) {
+	rounds := r.rounds
+	if rounds == nil {
+		clock := time.NewTicker(r.cfg.Kubernetes.Interval)
+		defer clock.Stop()
+		rounds = clock.C
 	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-rounds:
+			r.round(ctx, now)
+		}
+	}
+}
+
+// Shutdown implements component.Component. It is called once per pipeline; the first call stops everything, and gives up
+// the Lease.
+func (r *kubernetesReceiver) Shutdown(context.Context) error {
+	r.stop.Do(func() {
+		r.forget()
+		if r.cancel != nil {
+			r.cancel()
+			r.done.Wait()
+		}
+	})
 	return nil
 }
 
 func (r *kubernetesReceiver) round(ctx context.Context, now time.Time) {
 	v := r.watcher.View(now)
 	r.say(v)
+	r.tell(ctx, now)
+	if r.next == nil {
+		return
+	}
+	if r.queues != nil {
+		r.queues.remind(v.Leads)
+	}
 	md := r.emit(v, now)
 	if md.DataPointCount() == 0 {
 		return
@@ -198,6 +240,13 @@ func (r *kubernetesReceiver) say(v live.View) {
 			r.set.Logger.Info("All objects of the Kubernetes API that explain more may be watched now")
 		} else {
 			r.set.Logger.Warn("Some objects of the Kubernetes API may not be watched, and what they would tell is absent", zap.String("reason", text))
+		}
+	}
+	if text := errText(v.NoWaits); text != r.noWaits {
+		if r.noWaits = text; text == "" {
+			r.set.Logger.Info("The times that pods waited are complete again")
+		} else {
+			r.set.Logger.Warn("Some times that pods waited are missing", zap.String("reason", text))
 		}
 	}
 	if v.Snapshot == nil {
@@ -241,16 +290,15 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 		rb.Emit().MoveTo(rm.Resource())
 		rm.ScopeMetrics().AppendEmpty().Scope().SetName(metadata.ScopeName)
 	}
-	put(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics(), w.waits(v.Scheduled, v.Started), r.began, w.ts)
+	put(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics(), w.waits(v.Waits.Scheduled, v.Waits.Started, v.Waits.Phases), r.since(v), w.ts)
 	r.shown.End(md, w.ts)
 	return md
 }
 
-// noLogs is the receiver in a logs pipeline: Kubernetes has no records so far.
-type noLogs struct{}
-
-// Start implements component.Component.
-func (noLogs) Start(context.Context, component.Host) error { return nil }
-
-// Shutdown implements component.Component.
-func (noLogs) Shutdown(context.Context) error { return nil }
+// since returns when the counts of a View began: before this process did if it continues those of another.
+func (r *kubernetesReceiver) since(v live.View) time.Time {
+	if v.Waits.Since.IsZero() {
+		return r.began
+	}
+	return v.Waits.Since
+}

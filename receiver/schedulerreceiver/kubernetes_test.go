@@ -1,9 +1,12 @@
 package schedulerreceiver
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,7 +15,9 @@ import (
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/component/componenttest"
 	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/consumer"
 	"go.opentelemetry.io/collector/consumer/consumertest"
+	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 	"go.uber.org/zap"
@@ -203,6 +208,104 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
+// Catches a record that lacks a time or says it in another unit, a pod that is told twice, records that are lost while the pipeline refuses them, and
+// two pipelines that watch twice.
+func TestKubernetesRecords(t *testing.T) {
+	s := queued()
+	url, stop := s.Serve()
+	defer stop()
+	file, err := kubeapitest.Kubeconfig(t.TempDir(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := createDefaultConfig().(*Config)
+	cfg.Scheduler = kubernetesKind
+	cfg.Kubernetes.Kubeconfig, cfg.Kubernetes.Cluster, cfg.Kubernetes.TeamLabel, cfg.Kubernetes.Interval = file, "c", "team", 20*time.Millisecond
+	set, f := receivertest.NewNopSettings(component.MustNewType("scheduler")), NewFactory()
+	sink, logs := &consumertest.MetricsSink{}, &consumertest.LogsSink{}
+	var refusing atomic.Bool
+	refusing.Store(true)
+	next, err := consumer.NewLogs(func(ctx context.Context, ld plog.Logs) error {
+		if refusing.Load() {
+			return errors.New("full")
+		}
+		return logs.ConsumeLogs(ctx, ld)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := f.CreateMetrics(t.Context(), set, cfg, sink)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := f.CreateLogs(t.Context(), set, cfg, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []component.Component{m, l} {
+		if err := r.Start(t.Context(), componenttest.NewNopHost()); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := r.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	await.True(t, "pods are watched", func() bool { return points(last(sink))["scheduler.up"] == 1 })
+	starts(s)
+	await.True(t, "the pod has started", func() bool { return points(last(sink))["scheduler.job.startup.duration ml"] == 1 })
+	s.DeletePod("ml", "gated")
+	refusing.Store(false)
+	await.NoError(t, func() error {
+		got := map[string]map[string]any{}
+		for _, ld := range logs.AllLogs() {
+			for _, rec := range ld.ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().All() {
+				id, _ := rec.Attributes().Get("log.record.uid")
+				if got[id.Str()] != nil {
+					t.Fatalf("%s is told twice", id.Str())
+				}
+				got[id.Str()] = rec.Attributes().AsRaw()
+				got[id.Str()]["body"] = rec.EventName() + ": " + rec.Body().Str()
+				if rec.EventName() == eventJobStarted && !rec.Timestamp().AsTime().Equal(created.Add(90*time.Second)) {
+					t.Fatalf("it says %v", rec.Timestamp().AsTime())
+				}
+			}
+		}
+		if gone := got["u-gated/ended"]; gone != nil {
+			delete(gone, "scheduler.job.ended_time") // now
+		}
+		at := created.Unix()
+		want := map[string]map[string]any{
+			"u-train-2/started": {
+				"body":           "scheduler.job.started: Pod ml/train-2 with 4 GPUs started on gn3, 1m 30s after it was created and 30s after it was scheduled",
+				"log.record.uid": "u-train-2/started", "scheduler.cluster": "c", "scheduler.type": "kubernetes", "scheduler.queue": "ml", "scheduler.team": "vision", "gpu.workload.team": "vision",
+				"scheduler.job.id": "u-train-2", "scheduler.job.name": "train-2", "k8s.namespace.name": "ml", "k8s.pod.name": "train-2", "k8s.pod.uid": "u-train-2", "k8s.node.name": "gn3",
+				"scheduler.job.gpu.count": int64(4), "scheduler.job.created_time": at, "scheduler.job.scheduled_time": at + 60, "scheduler.job.started_time": at + 90,
+			},
+			"u-gated/ended": {
+				"body":           "scheduler.job.ended: Pod ml/gated with 2 GPUs ended: deleted",
+				"log.record.uid": "u-gated/ended", "scheduler.cluster": "c", "scheduler.type": "kubernetes", "scheduler.queue": "ml", "scheduler.team": "vision", "gpu.workload.team": "vision",
+				"scheduler.job.id": "u-gated", "scheduler.job.name": "gated", "k8s.namespace.name": "ml", "k8s.pod.name": "gated", "k8s.pod.uid": "u-gated",
+				"scheduler.job.gpu.count": int64(2), "scheduler.job.created_time": at, "scheduler.job.result": "deleted",
+			},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("records (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	watches := 0
+	for _, r := range s.Requests() {
+		if strings.Contains(r, "/api/v1/pods") && strings.Contains(r, "watch=true") {
+			watches++
+		}
+	}
+	if watches != 1 {
+		t.Errorf("%d watches of pods", watches)
+	}
+}
+
 // Catches a second process that reports the same.
 func TestKubernetesElects(t *testing.T) {
 	s := queued()
@@ -236,7 +339,7 @@ func TestKubernetesConfig(t *testing.T) {
 	f("lease must be NAME or NAMESPACE/NAME", func(c *Config) { c.Kubernetes.Lease = "a/b/c" })
 	f("interval must be at least 1s", func(c *Config) { c.Kubernetes.Interval = 0 })
 	f("max_series must be at least 10", func(c *Config) { c.Kubernetes.MaxSeries = 0 })
-	f(`scheduler must be slurm or kubernetes, is "pbs"`, func(c *Config) { c.Scheduler = "pbs" })
+	f(`scheduler must be slurm, kubernetes or queueing, is "pbs"`, func(c *Config) { c.Scheduler = "pbs" })
 	cfg := createDefaultConfig().(*Config)
 	cfg.Scheduler = kubernetesKind
 	_, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(component.MustNewType("scheduler")), cfg, consumertest.NewNop())

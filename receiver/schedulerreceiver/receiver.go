@@ -37,14 +37,24 @@ type schedulerReceiver struct {
 	refused bool              // the pipeline refused the last batch
 }
 
-func newReceiver(cfg *Config, set receiver.Settings) (*schedulerReceiver, error) {
+func newReceiver(cfg *Config, set receiver.Settings, forget func()) (*schedulerReceiver, error) {
 	conf := cfg.Slurm.client()
 	conf.Shares = wantsShares(cfg)
 	client, err := slurmctl.New(conf)
 	if err != nil {
 		return nil, err
 	}
-	return &schedulerReceiver{cfg: cfg, set: set, client: client, emitter: newEmitter(cfg, set)}, nil
+	return &schedulerReceiver{cfg: cfg, set: set, client: client, emitter: newEmitter(cfg, set), forget: forget}, nil
+}
+
+// to implements reporter.
+func (r *schedulerReceiver) to(metrics consumer.Metrics, logs consumer.Logs) {
+	if metrics != nil {
+		r.metrics = metrics
+	}
+	if logs != nil {
+		r.logs = logs
+	}
 }
 
 // Start implements component.Component. It is called once per pipeline.

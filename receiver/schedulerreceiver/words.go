@@ -103,16 +103,19 @@ func (w *words) room(r scheduler.Room) {
 type histogram struct {
 	name, text string
 	queues     scheduler.Histograms
-	label      string            // that names the queue
+	label      []string          // that name the queue; several: of its words
 	labels     map[string]string // of all queues
 }
 
+const phaseText = "Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. As far as they are known, the phases of a job add up to its wait and its startup."
+
 // waits are the histograms that all schedulers report.
-func (w *words) waits(scheduled, started scheduler.Histograms) []histogram {
+func (w *words) waits(scheduled, started, phases scheduler.Histograms) []histogram {
 	labels := map[string]string{"scheduler.cluster": w.cluster, "scheduler.type": w.kind}
 	return []histogram{
-		{"scheduler.job.wait.duration", "Time that jobs with GPUs had waited when they got them, each job once.", scheduled, "scheduler.queue", labels},
-		{"scheduler.job.startup.duration", "Time from getting the GPUs until the first container of a job ran, each job once.", started, "scheduler.queue", labels},
+		{"scheduler.job.wait.duration", "Time that jobs with GPUs had waited when they got them, each job once.", scheduled, []string{"scheduler.queue"}, labels},
+		{"scheduler.job.startup.duration", "Time from getting the GPUs until the first container of a job ran, each job once.", started, []string{"scheduler.queue"}, labels},
+		{"scheduler.job.phase.duration", phaseText, phases, []string{"scheduler.job.phase", "scheduler.job.size"}, labels},
 	}
 }
 
@@ -138,7 +141,9 @@ func put(to pmetric.MetricSlice, list []histogram, began time.Time, ts pcommon.T
 			for key, v := range h.labels {
 				p.Attributes().PutStr(key, v)
 			}
-			p.Attributes().PutStr(h.label, queue)
+			for i, value := range strings.SplitN(queue, " ", len(h.label)) {
+				p.Attributes().PutStr(h.label[i], value)
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
 var update = flag.Bool("update", false, "rewrite the section of docs/schedulers.md")
@@ -39,32 +40,38 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.claim.device.count", "absent: Slurm has no claims", "of the same claims. Of a request for all devices of a node one, until it is allocated"},
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
+	{
+		"scheduler.job.phase.duration", "absent: the queue does not say for how long a job was held",
+		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`. Those of a pod that are not known are missing",
+	},
 }
 
-// queueing is what a queueing system says of itself, by name without scheduler.queue. As in meanings, what begins with
+// system is what a queueing system says of itself, by name without scheduler.queue. As in meanings, what begins with
 // "absent" says why it does not say it.
-type queueing struct {
+type system struct {
 	title, kind string // kind is the value of scheduler.type
 	means       map[string]string
 }
 
 // queueNames are the names that a queueing system may report, without scheduler.queue, in the order in which people read them.
-var queueNames = []string{"gpu.limit", "gpu.nominal", "gpu.used", "gpu.borrowed", "gpu.pending", "fair_share", "job.count", "evicted", "attempts", "wait.duration"}
+var queueNames = []string{"gpu.limit", "gpu.nominal", "gpu.used", "gpu.borrowed", "gpu.pending", "gpu.capacity", "fair_share", "job.count", "evicted", "attempts", "wait.duration", "attempt.duration"}
 
-var queueings = []queueing{
+var queueings = append([]system{
 	{"Slurm", "slurm", map[string]string{
-		"gpu.limit":     "absent: limits belong to associations and QOS, which the receiver does not ask for; the size of a partition is no limit of its own, as partitions share nodes",
-		"gpu.nominal":   "absent: shares are parts of the cluster, not numbers of GPUs",
-		"gpu.used":      "GPUs of jobs, by partition and account",
-		"gpu.borrowed":  "absent: nothing is lent",
-		"gpu.pending":   "GPUs of pending jobs, by partition and account",
-		"fair_share":    "of an account, as `scheduler.team`: its decayed usage over its shares, both relative to its siblings. 1 is exactly its share",
-		"job.count":     "absent: `scheduler.job.count` has it",
-		"evicted":       "absent: the queue does not say why a job was requeued",
-		"attempts":      "absent: sdiag counts cycles, not attempts: `slurm.scheduler.cycle.count`",
-		"wait.duration": "absent: `scheduler.job.wait.duration` has it",
+		"gpu.limit":        "absent: limits belong to associations and QOS, which the receiver does not ask for; the size of a partition is no limit of its own, as partitions share nodes",
+		"gpu.nominal":      "absent: shares are parts of the cluster, not numbers of GPUs",
+		"gpu.used":         "GPUs of jobs, by partition and account",
+		"gpu.borrowed":     "absent: nothing is lent",
+		"gpu.pending":      "GPUs of pending jobs, by partition and account",
+		"gpu.capacity":     "absent: `scheduler.gpu.count` has it",
+		"fair_share":       "of an account, as `scheduler.team`: its decayed usage over its shares, both relative to its siblings. 1 is exactly its share",
+		"job.count":        "absent: `scheduler.job.count` has it",
+		"evicted":          "absent: the queue does not say why a job was requeued",
+		"attempts":         "absent: sdiag counts cycles, not attempts: `slurm.scheduler.cycle.count`",
+		"wait.duration":    "absent: `scheduler.job.wait.duration` has it",
+		"attempt.duration": "absent: `slurm.scheduler.cycle.time` has it",
 	}},
-}
+}, scraped...)
 
 // Catches a metric of the vocabulary that has no meaning, one that is described and not reported, and one that is
 // reported and described as absent.
@@ -90,6 +97,14 @@ func TestWordsDocument(t *testing.T) {
 		got := points(last(sink))
 		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1
 	})
+	s.PutPod(kubeapitest.Pod("gn3", "ml", "new", "u-new", object{
+		"metadata": object{"creationTimestamp": "2025-11-19T12:00:00Z"},
+		"spec":     object{"containers": []object{{"name": "main", "resources": object{"requests": object{"nvidia.com/gpu": "1"}}}}},
+		"status":   object{"conditions": []object{{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-11-19T12:01:00Z"}}},
+	}))
+	await.True(t, "a new pod was queued", func() bool {
+		return points(last(sink))["scheduler.job.phase.duration queued 1"] == 1
+	})
 	pods := names(points(last(sink)))
 
 	var b bytes.Buffer
@@ -104,7 +119,8 @@ func TestWordsDocument(t *testing.T) {
 	b.WriteString("\n")
 	rewrite(t, "../../docs/schedulers.md", "", b.String())
 
-	reported := map[string]map[string]bool{slurmKind: slurm}
+	reported := onPages(t)
+	reported[slurmKind] = slurm
 	rewrite(t, "../../docs/schedulers.md", " Queues.", queueTable(t, reported))
 	for _, name := range queueNames {
 		described["scheduler.queue."+name] = true

@@ -327,6 +327,98 @@ export interface ServingAnswer {
   notes?: string[];
 }
 
+export interface QueuePool {
+  cluster: string;
+  model: string;
+  all: Num;
+  allocated: Num;
+  free: Num;
+  drained: Num;
+  down: Num;
+  pending: Num;
+  blocked: Num; // free although jobs wait for so many
+  perDay: Num;
+  stranded: Record<string, number>;
+  placeable: Record<string, number>;
+}
+
+export interface QueueJob {
+  cluster: string;
+  scheduler: string;
+  queue: string;
+  team?: string;
+  id: string;
+  name: string;
+  model?: string;
+  reason: string;
+  because: string;
+  gpus: Num;
+  seconds: Num; // null: the jobs beyond the limit, together
+  free: Num;
+}
+
+export interface QueueTeam {
+  team: string;
+  asked: Num;
+  given: Num;
+  waiting: Num;
+  busy: Num;
+  idle: number;
+  quota: Num;
+}
+
+export interface QueueShare {
+  cluster: string;
+  scheduler: string;
+  queue: string;
+  team?: string;
+  model?: string;
+  used: Num;
+  nominal: Num;
+  limit: Num;
+  borrowed: Num;
+  pending: Num;
+  fairShare: Num;
+}
+
+export interface QueueWait {
+  cluster: string;
+  scheduler: string;
+  queue: string;
+  jobs: Num;
+  mean: Num;
+  p50: Num;
+  p95: Num;
+}
+
+export interface QueueAnswer {
+  at: number;
+  from: number;
+  to: number;
+  currency?: string;
+  simulated: Simulation;
+  clusters: { cluster: string; scheduler: string; up: boolean; waiting: Num; unusable: Num }[];
+  pools: QueuePool[];
+  jobs: QueueJob[];
+  teams: QueueTeam[];
+  queues: QueueShare[];
+  waits: QueueWait[];
+  missed: { time: Num; cost: Num }; // free in the period while jobs waited
+}
+
+export interface TimelineMoment {
+  time: number; // Unix milliseconds
+  what: string;
+  text?: string; // why it waits, how it ended
+  because?: string; // the former in words
+}
+
+export interface TimelineAnswer {
+  scheduler: string;
+  id: string;
+  moments: TimelineMoment[];
+}
+
 export interface RangeAnswer {
   unit: string;
   times: number[];

@@ -7,7 +7,10 @@ import * as f from "./format";
 import { change, spanOf, timesOf, useRoute } from "./route";
 import { useNow } from "./parts";
 
-const formats: Record<string, (v: number | null) => string> = { ratio: f.percent, bytes: f.bytes, watts: f.watts, celsius: f.celsius, gpus: f.tenths, hertz: f.hertz, seconds: f.seconds, tokens: f.rate, requests: f.tenths };
+const formats: Record<string, (v: number | null) => string> = { ratio: f.percent, bytes: f.bytes, watts: f.watts, celsius: f.celsius, gpus: f.tenths, hertz: f.hertz, seconds: f.seconds, wait: f.span, tokens: f.rate, requests: f.tenths };
+
+/** Tick increments of long times are minutes, hours and days. */
+const times = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 21600, 43200, ...Array.from({ length: 12 }, (_, i) => 86400 * 2 ** i)];
 
 /** Tick increments of byte axes are powers of two. */
 const powers = Array.from({ length: 50 }, (_, i) => 2 ** i);
@@ -100,7 +103,7 @@ function options(data: RangeAnswer, width: number, height: number): uPlot.Option
     scales: { y: { range: (_u, min, max) => (data.unit === "ratio" ? [0, Math.max(1, max)] : [Math.min(0, min ?? 0), (max || 1) * 1.08]) } },
     axes: [
       { ...axis, grid: { show: false }, space: 70, size: 26, values: (u, splits) => timeTicks(u, splits) },
-      { ...axis, size: 62, space: 30, incrs: data.unit === "bytes" ? powers : undefined, values: (_u, splits) => splits.map((s) => format(s)) },
+      { ...axis, size: 62, space: 30, incrs: data.unit === "bytes" ? powers : data.unit === "wait" ? times : undefined, values: (_u, splits) => splits.map((s) => format(s)) },
     ],
     series: [
       {},

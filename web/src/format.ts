@@ -71,6 +71,15 @@ export function seconds(v: Num | undefined): string {
   return plain[v < 10 ? 2 : v < 100 ? 1 : 0]!.format(v) + "\u202fs";
 }
 
+/** span is a long time in its two largest units. */
+export function span(s: Num | undefined): string {
+  if (!known(s)) return none;
+  if (s < 60) return Math.floor(s) + "\u202fs";
+  const [min, h] = [Math.floor(s / 60), Math.floor(s / 3600)];
+  const two = (a: number, unit: string, b: number, small: string) => `${a}\u202f${unit}` + (b ? ` ${b}\u202f${small}` : "");
+  return h >= 24 ? two(Math.floor(h / 24), "d", h % 24, "h") : h ? two(h, "h", min % 60, "min") : two(min, "min", Math.floor(s % 60), "s");
+}
+
 /** rate is a number per second. */
 export const rate = (v: Num | undefined, of = "") => (known(v) ? (v >= 10_000 ? scaled(v, 1000, ["", "k", "M"]).trim() : plain[v < 10 ? 2 : v < 100 ? 1 : 0]!.format(v)) : none) + (known(v) || of ? of + "/s" : "");
 

@@ -9,7 +9,9 @@ import { GPUPage } from "./gpupage";
 import { Health } from "./health";
 import { ask } from "./api";
 import { Empty, Skeleton } from "./parts";
+import { QueuePage } from "./queue";
 import { type Route, change, fit, fits, href, spanOf, useRoute } from "./route";
+import { JobPage } from "./job";
 import { ModelPage, ServingPage } from "./serving";
 import { WorkloadPage, Workloads } from "./workloads";
 
@@ -17,6 +19,7 @@ const pages: [page: string, title: string, key: string, also: string][] = [
   ["fleet", "Fleet", "f", "gpu"],
   ["workloads", "Workloads", "w", "workload"],
   ["serving", "Serving", "s", "model"],
+  ["queue", "Queue", "q", "job"],
   ["health", "Health", "h", ""],
   ["cost", "Cost", "c", ""],
 ];
@@ -200,6 +203,10 @@ function Page({ route }: { route: Route }) {
       return <ModelPage route={route} />;
     case "gpu":
       return <GPUPage route={route} />;
+    case "queue":
+      return <QueuePage route={route} />;
+    case "job":
+      return <JobPage route={route} />;
     case "health":
       return <Health route={route} />;
     case "cost":

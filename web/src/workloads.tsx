@@ -203,7 +203,11 @@ export function WorkloadPage({ route }: { route: Route }) {
                 <h2>
                   Pods and containers <span class="muted">{data.pods.length}</span>
                 </h2>
-                <p class="mono small wrap-any">{data.pods.slice(0, 60).join("  ")}</p>
+                <p class="mono small wrap-any">
+                  {data.pods.slice(0, 60).map((p) => (
+                    <>{w.namespace ? <a href={href("job", p, { pod: `${w.namespace}/${p}` })}>{p}</a> : p} </>
+                  ))}
+                </p>
               </section>
             )}
           </>

@@ -26,6 +26,15 @@ type htmlPage struct {
 	Covered  []coverRow
 	More     int
 	Now      *htmlNow
+	Tables   []htmlTable // of a report that is no table of groups
+}
+
+// htmlTable is a table whose first columns are names.
+type htmlTable struct {
+	Title   string
+	Names   int
+	Columns []string
+	Rows    [][]string
 }
 
 // htmlNow is a table about how models are served.

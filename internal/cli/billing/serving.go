@@ -2,10 +2,13 @@ package billing
 
 import (
 	"cmp"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +16,9 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/serving"
+	"github.com/gpumeter/gpumeter/internal/query"
 )
 
 // ServingKind is the report on inference engines: what a token costs.
@@ -56,6 +62,49 @@ func (d *Served) Fill(s *tokens.Bill, by []cost.Dimension) {
 		d.Notes = append(d.Notes, "The store has no inference engine in this period.")
 	}
 	d.Notes = append(d.Notes, s.Notes()...)
+}
+
+// ReadServed fills a report from a store: what was served in the period, by dimensions, and how at its end. weight is what a token
+// of a prompt counts in tokens of output.
+func ReadServed(ctx context.Context, store query.Store, prices cost.Prices, o cost.Options, weight float64, by []cost.Dimension, d *Served) error {
+	reader := tokens.NewReader(store, func(ctx context.Context, from, to time.Time) (*cost.Statement, error) {
+		one := store
+		if n, ok := store.(interface{ Narrow([]string) query.Store }); ok {
+			one = n.Narrow(nil) // a store at a URL remembers its answers, which may be one for each hour of a month
+		}
+		s, err := cost.Bill(ctx, one, prices, from, to, o)
+		return &s, err
+	}, o, tokens.InputWeight(math.Round(weight*1000)))
+	served, err := reader.Read(ctx, d.From, d.To, d.To)
+	if err != nil {
+		return err
+	}
+	d.Fill(served, by)
+	var match []string
+	for _, label := range slices.Sorted(maps.Keys(o.Match)) {
+		match = append(match, fleet.Equals(label, o.Match[label]))
+	}
+	now, err := serving.At(ctx, store, d.To, serving.Window, match...)
+	if err != nil {
+		return err
+	}
+	d.Now = NowOf(now, d.To, serving.Window)
+	return nil
+}
+
+// Write writes the report as table, csv, json or html. With now, CSV is how models are served at the end.
+func (d *Served) Write(w io.Writer, format string, now bool) error {
+	switch {
+	case format == "csv" && now:
+		return NowCSV(w, d)
+	case format == "csv":
+		return ServedCSV(w, d)
+	case format == "json":
+		return ServedJSON(w, d)
+	case format == "html":
+		return ServedHTML(w, d)
+	}
+	return ServedTable(w, d)
 }
 
 // servedColumn is one figure of a group. An unknown value is an empty text, shown as a dash.

@@ -134,7 +134,7 @@ var kinds = map[string][]string{
 
 // Kinds returns the kinds of reports.
 func Kinds() []string {
-	return []string{"cost", "usage", "efficiency", "energy", CoverageKind, ServingKind}
+	return []string{"cost", "usage", "efficiency", "energy", CoverageKind, ServingKind, QueueKind}
 }
 
 // ColumnNames returns the names of all columns.

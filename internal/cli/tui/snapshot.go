@@ -19,6 +19,7 @@ type Snapshot struct {
 	From      string // source for display: the host, or the address of the hub
 	Simulated bool   // all devices are simulated
 	Currency  string // of Device.Cost; empty: there are no prices
+	Queue     string // what waits, in words; empty if nothing does or nobody says
 	Devices   []Device
 	Findings  []Finding // the worst first
 	// Problem is why there is no newer data. If set, all other fields are empty.

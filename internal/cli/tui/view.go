@@ -80,6 +80,9 @@ func (m Model) top() []string {
 			sum = append(sum, fmt.Sprintf("%.2f silent", t.unseen))
 		}
 	}
+	if s.Queue != "" {
+		sum = append(sum, clean(s.Queue))
+	}
 	return []string{strings.Join(words, "  "), strings.Join(sum, ", ")}
 }
 

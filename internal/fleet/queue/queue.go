@@ -25,8 +25,10 @@ type Cluster struct {
 	Scheduler string // slurm, kubernetes
 	Up        bool   // it answered everything
 
-	Jobs    []Count // with devices, by queue, team and state
-	Waiting []Count // jobs with devices, by queue, team and reason
+	Jobs        []Count // with devices, by queue, team and state
+	PendingJobs []Count // with devices, by queue, team and reason
+	Waiting     []Job   // the jobs that have waited longest, and one for all others
+	Queues      []Queue // as the scheduler counts them itself
 
 	// Whole devices.
 	Pending   []Count // that jobs wait for, by queue, team, model and reason
@@ -57,36 +59,69 @@ type Count struct {
 	N float64
 }
 
+// Job is a job that waits.
+type Job struct {
+	ID, Name string
+	// Queue, Team, Model and Reason as in Key.
+	Queue, Team, Model, Reason string
+	Devices                    float64        // whole devices that it asks for
+	Seconds                    optional.Float // how long it has waited; absent for the other jobs together
+}
+
+// Queue is what a queueing system says of one of its queues. A number is absent if the system does not say it or has no
+// such limit.
+type Queue struct {
+	Queue, Team, Model                      string
+	Used, Nominal, Limit, Borrowed, Pending optional.Float // devices
+	FairShare                               optional.Float // in the measure of the system
+}
+
 // series are the lists with their series, and the labels that fill a Key beside the scheduler.
 var series = map[string]struct {
 	list   func(*Cluster) *[]Count
 	labels []string
 }{
-	fleet.SeriesQueueJobs:       {func(c *Cluster) *[]Count { return &c.Jobs }, []string{fleet.LabelQueue, fleet.LabelQueueTeam, fleet.LabelQueueState}},
-	fleet.SeriesQueueWaiting:    {func(c *Cluster) *[]Count { return &c.Waiting }, []string{fleet.LabelQueue, fleet.LabelQueueTeam, fleet.LabelQueueReason}},
-	fleet.SeriesQueuePending:    {func(c *Cluster) *[]Count { return &c.Pending }, []string{fleet.LabelQueue, fleet.LabelQueueTeam, fleet.LabelQueueModel, fleet.LabelQueueReason}},
-	fleet.SeriesQueueAllocated:  {func(c *Cluster) *[]Count { return &c.Allocated }, []string{fleet.LabelQueue, fleet.LabelQueueTeam, fleet.LabelQueueModel}},
-	fleet.SeriesQueueDevices:    {func(c *Cluster) *[]Count { return &c.Devices }, []string{fleet.LabelQueueModel, fleet.LabelQueueDeviceState}},
-	fleet.SeriesQueueStranded:   {func(c *Cluster) *[]Count { return &c.Stranded }, []string{fleet.LabelQueueModel, fleet.LabelQueueStranded}},
-	fleet.SeriesQueuePlaceable:  {func(c *Cluster) *[]Count { return &c.Placeable }, []string{fleet.LabelQueueModel, fleet.LabelQueueSize}},
-	fleet.SeriesQueueFragmented: {func(c *Cluster) *[]Count { return &c.Fragmented }, []string{fleet.LabelQueueModel, fleet.LabelQueueSize}},
+	SeriesJobs:        {func(c *Cluster) *[]Count { return &c.Jobs }, []string{LabelQueue, LabelTeam, LabelState}},
+	SeriesPendingJobs: {func(c *Cluster) *[]Count { return &c.PendingJobs }, []string{LabelQueue, LabelTeam, LabelReason}},
+	SeriesPending:     {func(c *Cluster) *[]Count { return &c.Pending }, []string{LabelQueue, LabelTeam, LabelModel, LabelReason}},
+	SeriesAllocated:   {func(c *Cluster) *[]Count { return &c.Allocated }, []string{LabelQueue, LabelTeam, LabelModel}},
+	SeriesDevices:     {func(c *Cluster) *[]Count { return &c.Devices }, []string{LabelModel, LabelDeviceState}},
+	SeriesStranded:    {func(c *Cluster) *[]Count { return &c.Stranded }, []string{LabelModel, LabelCause}},
+	SeriesPlaceable:   {func(c *Cluster) *[]Count { return &c.Placeable }, []string{LabelModel, LabelSize}},
+	SeriesFragmented:  {func(c *Cluster) *[]Count { return &c.Fragmented }, []string{LabelModel, LabelSize}},
 }
 
 // fields are the fields of a Key by label.
 var fields = map[string]func(*Key) *string{
-	fleet.LabelQueue:            func(k *Key) *string { return &k.Queue },
-	fleet.LabelQueueTeam:        func(k *Key) *string { return &k.Team },
-	fleet.LabelQueueModel:       func(k *Key) *string { return &k.Model },
-	fleet.LabelQueueState:       func(k *Key) *string { return &k.State },
-	fleet.LabelQueueDeviceState: func(k *Key) *string { return &k.State },
-	fleet.LabelQueueReason:      func(k *Key) *string { return &k.Reason },
-	fleet.LabelQueueStranded:    func(k *Key) *string { return &k.Cause },
+	LabelQueue:       func(k *Key) *string { return &k.Queue },
+	LabelTeam:        func(k *Key) *string { return &k.Team },
+	LabelModel:       func(k *Key) *string { return &k.Model },
+	LabelState:       func(k *Key) *string { return &k.State },
+	LabelDeviceState: func(k *Key) *string { return &k.State },
+	LabelReason:      func(k *Key) *string { return &k.Reason },
+	LabelCause:       func(k *Key) *string { return &k.Cause },
 }
+
+// queued are the numbers of a Queue by series, and of a Job.
+var (
+	queued = map[string]func(*Queue) *optional.Float{
+		SeriesUsed:      func(q *Queue) *optional.Float { return &q.Used },
+		SeriesNominal:   func(q *Queue) *optional.Float { return &q.Nominal },
+		SeriesLimit:     func(q *Queue) *optional.Float { return &q.Limit },
+		SeriesBorrowed:  func(q *Queue) *optional.Float { return &q.Borrowed },
+		SeriesQueued:    func(q *Queue) *optional.Float { return &q.Pending },
+		SeriesFairShare: func(q *Queue) *optional.Float { return &q.FairShare },
+	}
+	waiting = map[string]func(*Job, float64){
+		SeriesWaiting:     func(j *Job, v float64) { j.Devices = v },
+		SeriesWaitingTime: func(j *Job, v float64) { j.Seconds = optional.Of(v) },
+	}
+)
 
 // expr asks for everything at once. What distinguishes only who sent a sample, and how, is not a label of a Key.
 var expr = func() string {
-	names := slices.Concat(slices.Sorted(maps.Keys(series)), []string{fleet.SeriesSchedulerUp, fleet.SeriesQueueUnusable})
-	labels := slices.Concat([]string{fleet.LabelName, fleet.LabelSchedulerCluster, fleet.LabelScheduler, fleet.LabelQueueSize}, slices.Sorted(maps.Keys(fields)))
+	names := slices.Concat(slices.Sorted(maps.Keys(series)), slices.Sorted(maps.Keys(queued)), slices.Sorted(maps.Keys(waiting)), []string{SeriesUp, SeriesUnusable})
+	labels := slices.Concat([]string{fleet.LabelName, LabelCluster, LabelScheduler, LabelSize, LabelJob, LabelJobName}, slices.Sorted(maps.Keys(fields)))
 	return "max by (" + strings.Join(labels, ", ") + ") (" + fleet.Select("", nil, fleet.LabelName+"=~"+strconv.Quote(strings.Join(names, "|"))) + ")"
 }()
 
@@ -97,25 +132,22 @@ func At(ctx context.Context, store query.Store, at time.Time) ([]Cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	clusters := map[[2]string]*Cluster{}
+	clusters := map[[2]string]*reading{}
 	for _, s := range list {
-		id := [2]string{s.Labels[fleet.LabelSchedulerCluster], s.Labels[fleet.LabelScheduler]}
+		id := [2]string{s.Labels[LabelCluster], s.Labels[LabelScheduler]}
 		if math.IsNaN(s.Value) || id[1] == "" {
 			continue
 		}
 		c := clusters[id]
 		if c == nil {
-			c = &Cluster{Name: id[0], Scheduler: id[1]}
+			c = &reading{Cluster: Cluster{Name: id[0], Scheduler: id[1]}, jobs: map[string]*Job{}, queues: map[Key]*Queue{}}
 			clusters[id] = c
 		}
 		c.add(s)
 	}
 	out := make([]Cluster, 0, len(clusters))
 	for _, c := range clusters {
-		for _, one := range series {
-			sort(*one.list(c))
-		}
-		out = append(out, *c)
+		out = append(out, c.finish())
 	}
 	slices.SortFunc(out, func(a, b Cluster) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Scheduler, b.Scheduler))
@@ -123,33 +155,82 @@ func At(ctx context.Context, store query.Store, at time.Time) ([]Cluster, error)
 	return out, nil
 }
 
+// reading is a Cluster that is being read.
+type reading struct {
+	Cluster
+	jobs   map[string]*Job // by ID
+	queues map[Key]*Queue
+}
+
 // add fills in what one series says.
-func (c *Cluster) add(s query.Sample) {
-	switch name := s.Labels[fleet.LabelName]; name {
-	case fleet.SeriesSchedulerUp:
+func (c *reading) add(s query.Sample) {
+	l := s.Labels
+	switch name := l[fleet.LabelName]; {
+	case name == SeriesUp:
 		c.Up = s.Value == 1
-	case fleet.SeriesQueueUnusable:
+	case name == SeriesUnusable:
 		c.Unusable = optional.Of(s.Value)
+	case waiting[name] != nil:
+		// Between two rounds a job may be there twice, under its old and its new reason.
+		j := c.jobs[l[LabelJob]]
+		if j == nil {
+			j = &Job{ID: l[LabelJob], Name: l[LabelJobName], Queue: l[LabelQueue], Team: l[LabelTeam], Model: l[LabelModel], Reason: l[LabelReason]}
+			c.jobs[j.ID] = j
+		}
+		waiting[name](j, s.Value)
+	case queued[name] != nil:
+		key := Key{Queue: l[LabelQueue], Team: l[LabelTeam], Model: l[LabelModel]}
+		q := c.queues[key]
+		if q == nil {
+			q = &Queue{Queue: key.Queue, Team: key.Team, Model: key.Model}
+			c.queues[key] = q
+		}
+		*queued[name](q) = optional.Of(s.Value)
 	default:
-		one, ok := series[name]
-		if !ok {
+		c.count(name, s)
+	}
+}
+
+// count adds a Count to its list.
+func (c *reading) count(name string, s query.Sample) {
+	one, ok := series[name]
+	if !ok {
+		return
+	}
+	n := Count{N: s.Value}
+	for _, label := range one.labels {
+		if field := fields[label]; field != nil {
+			*field(&n.Key) = s.Labels[label]
+			continue
+		}
+		size, err := strconv.Atoi(s.Labels[label])
+		if err != nil || size < 1 {
 			return
 		}
-		n := Count{N: s.Value}
-		for _, label := range one.labels {
-			if field := fields[label]; field != nil {
-				*field(&n.Key) = s.Labels[label]
-				continue
-			}
-			size, err := strconv.Atoi(s.Labels[label])
-			if err != nil || size < 1 {
-				return
-			}
-			n.Size = size
-		}
-		list := one.list(c)
-		*list = append(*list, n)
+		n.Size = size
 	}
+	list := one.list(&c.Cluster)
+	*list = append(*list, n)
+}
+
+// finish returns the Cluster with its lists in order: of jobs, the longest wait first.
+func (c *reading) finish() Cluster {
+	for _, one := range series {
+		sort(*one.list(&c.Cluster))
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.jobs)) {
+		c.Waiting = append(c.Waiting, *c.jobs[id])
+	}
+	slices.SortStableFunc(c.Waiting, func(a, b Job) int {
+		return cmp.Or(cmp.Compare(b.Seconds.Default(-1), a.Seconds.Default(-1)), cmp.Compare(b.Devices, a.Devices))
+	})
+	for _, q := range c.queues {
+		c.Queues = append(c.Queues, *q)
+	}
+	slices.SortFunc(c.Queues, func(a, b Queue) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Team, b.Team), cmp.Compare(a.Model, b.Model))
+	})
+	return c.Cluster
 }
 
 // sort orders counts: the smallest size first, then the most.

@@ -4,11 +4,12 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/queue"
 )
 
 // chart plots the fleet, a device or a workload over time.
 type chart struct {
-	Unit  string // ratio, bytes, watts, celsius, gpus, hertz, seconds, requests, tokens (per second)
+	Unit  string // ratio, bytes, watts, celsius, gpus, hertz, seconds, wait (seconds, of hours and days), requests, tokens (per second)
 	Lines []line
 	// Wide charts cost as many values as the fleet has devices for each point.
 	Wide bool
@@ -90,6 +91,13 @@ var charts = map[string]chart{
 	"workload-gpus":   {Unit: "gpus", Lines: []line{{Name: "Held", expr: total(fleet.SeriesAllocation)}, {Name: "Busy", expr: total(fleet.SeriesWorkloadUtilization)}}},
 	"workload-memory": {Unit: "bytes", Lines: []line{{Name: "Used", expr: total(fleet.SeriesWorkloadMemory)}}},
 	"workload-power":  {Unit: "watts", Lines: []line{{Name: "Drawn", expr: total(fleet.SeriesWorkloadPower)}}},
+
+	// Of all clusters.
+	"queue-gpus": {Unit: "gpus", Lines: []line{
+		{Name: "Allocated", expr: devicesIn("allocated")}, {Name: "Free", expr: devicesIn("free")}, {Name: "Waited for", expr: total(queue.SeriesPending)},
+	}},
+	"queue-reasons": {Unit: "gpus", Lines: []line{each("sum", queue.LabelReason, queue.SeriesPending)}},
+	"queue-wait":    {Unit: "wait", Lines: []line{placed(0.5), placed(0.95)}},
 
 	// Of a served model, of a workload, or of all.
 	"serving-tokens":  {Unit: "tokens", Lines: []line{{Name: "In", over: perSecond(fleet.SeriesTokensIn)}, {Name: "Out", over: perSecond(fleet.SeriesTokensOut)}}},

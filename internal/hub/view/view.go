@@ -12,6 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/queue"
 	"github.com/gpumeter/gpumeter/internal/fleet/serving"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
@@ -77,6 +78,11 @@ type viewer struct {
 	tokenBills *tokens.Reader
 	judged     memory[int64, *slo.Report]
 
+	queues memory[int64, []queue.Cluster]
+	waits  memory[span, []queue.Wait]
+	// blocked is what was free in a period while jobs waited.
+	blocked memory[span, []queue.Blocked]
+
 	charts memory[string, *rangeAnswer]
 	since  memory[int64, sinceAnswer]
 }
@@ -88,7 +94,7 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, serving, events, cost, waste, prices, search, range, since
+// Handler serves fleet, workloads, gpu, workload, serving, queue, timeline, events, cost, waste, prices, search, range, since
 // and usage below its mount point. log may be nil.
 func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
@@ -121,6 +127,8 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		"workloads": v.workloadsPage,
 		"workload":  v.workloadPage,
 		"serving":   v.servingPage,
+		"queue":     v.queuePage,
+		"timeline":  v.timelinePage,
 		"gpu":       v.gpuPage,
 		"events":    v.eventsPage,
 		"cost":      v.costPage,

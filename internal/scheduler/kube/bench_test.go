@@ -12,7 +12,7 @@ func BenchmarkCluster(b *testing.B) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	c := NewCluster(vendors, "team", NewWaits())
+	c := NewCluster(vendors, "team", NewWaits(epoch))
 	add, commit := NodeSink{c}.Begin()
 	for i := range 1000 {
 		add(raw(b, node(fmt.Sprint("gn", i), "128")))

@@ -48,6 +48,7 @@ type Cluster struct {
 	history   history
 	synced    struct{ pods, nodes bool }
 	refused   struct{ pods, nodes int } // beyond a limit, or not understood
+	events    []Event                   // that nobody has taken yet; only with waits
 }
 
 // pods are the pods by UID. What a pod asks for is immutable once it is here.
@@ -69,13 +70,32 @@ func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken
 func (p *pods) len() int { return len(p.own) + len(p.rest) }
 
 // seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
-func (c *Cluster) seen(old, p *Pod, now time.Time) {
+func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 	c.history.seen(old, p, now)
-	if c.waits != nil && c.synced.pods {
-		c.waits.seen(old, p)
-	}
 	if c.evictions != nil && c.synced.pods && p.Evicted != "" && (old == nil || old.Evicted == "") {
 		c.evictions.add(p)
+	}
+	if c.waits != nil {
+		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods}
+		if old != nil {
+			p.Ungated = old.Ungated
+			if len(old.Gates) > 0 && len(p.Gates) == 0 && !listed {
+				p.Ungated = s.when()
+			}
+		}
+		c.happened(s, c.waits.seen(s))
+	}
+}
+
+// gone records that a pod exists no more.
+func (c *Cluster) gone(p *Pod, now time.Time) {
+	if !p.accelerated() {
+		return
+	}
+	c.history.gone(p, now)
+	if c.waits != nil {
+		c.waits.gone(p.UID)
+		c.deleted(p, now)
 	}
 }
 

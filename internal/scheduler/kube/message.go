@@ -108,6 +108,7 @@ var words = []struct {
 	part   string
 	reason scheduler.Reason
 }{
+	{"can possibly be assigned to", scheduler.Gang}, // Volcano, of a member with a place that others of the group lack
 	{"too many pods", scheduler.Slots},
 	{"untolerated taint", scheduler.Taint},
 	{"that the pod didn't tolerate", scheduler.Taint}, // before 1.24

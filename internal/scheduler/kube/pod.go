@@ -39,6 +39,16 @@ type Pod struct {
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
 	// first container started.
 	Created, Scheduled, Started time.Time
+	// Sandboxed is when its volumes and its network were there, and Initialized when its init containers had ended; zero if
+	// that is not so now. Inits says whether it has some. Changed is when the API server wrote it last.
+	Sandboxed, Initialized, Changed time.Time
+	Inits                           bool
+	// Ungated is when its last gate was removed, if that was seen. Ended is when its last container ended, zero if one has not,
+	// and Result how it ended, empty if it did not.
+	Ungated, Ended time.Time
+	Result         EventKind
+	// ControllerKind and Controller name what created the pod, empty if nothing did.
+	ControllerKind, Controller string
 }
 
 // Demand is what decides which nodes fit a pod.
@@ -69,7 +79,10 @@ type podObject struct {
 		Labels            map[string]string `json:"labels"`
 		CreationTimestamp time.Time         `json:"creationTimestamp"`
 		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
-		Annotations       struct {
+		ManagedFields     []struct {
+			Time time.Time `json:"time"`
+		} `json:"managedFields"`
+		Annotations struct {
 			SafeToEvict  string `json:"cluster-autoscaler.kubernetes.io/safe-to-evict"`
 			DoNotDisrupt string `json:"karpenter.sh/do-not-disrupt"`
 			podgroup.Annotations
@@ -77,6 +90,7 @@ type podObject struct {
 		OwnerReferences []struct {
 			UID        string `json:"uid"`
 			Kind       string `json:"kind"`
+			Name       string `json:"name"`
 			Controller bool   `json:"controller"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
@@ -121,7 +135,8 @@ type podObject struct {
 		ContainerStatuses []struct {
 			State, LastState struct {
 				Running, Terminated struct {
-					StartedAt time.Time `json:"startedAt"`
+					StartedAt  time.Time `json:"startedAt"`
+					FinishedAt time.Time `json:"finishedAt"`
 				}
 			}
 		} `json:"containerStatuses"`
@@ -185,6 +200,18 @@ func parsePod(b []byte, v device.Vendors, teamLabel string) (Pod, error) {
 	p.Movable = o.movable() && len(p.claims.refs) == 0 // where a claim could be allocated instead is not known
 	p.relations(&o)
 	p.Nominated, p.Created = o.Status.NominatedNodeName, m.CreationTimestamp
+	p.Inits = len(o.Spec.InitContainers) > 0
+	p.Result = map[string]EventKind{"Succeeded": EventSucceeded, "Failed": EventFailed}[o.Status.Phase]
+	for _, r := range m.OwnerReferences {
+		if r.Controller {
+			p.ControllerKind, p.Controller = r.Kind, r.Name
+		}
+	}
+	for _, f := range m.ManagedFields {
+		if f.Time.After(p.Changed) {
+			p.Changed = f.Time
+		}
+	}
 	o.conditions(&p)
 	return p, nil
 }
@@ -223,6 +250,10 @@ func (o *podObject) conditions(p *Pod) {
 		switch {
 		case c.Type == "DisruptionTarget" && c.Status == "True":
 			p.Evicted = cmp.Or(disruptions[c.Reason], "other")
+		case c.Type == "PodReadyToStartContainers" && c.Status == "True":
+			p.Sandboxed = c.LastTransitionTime
+		case c.Type == "Initialized" && c.Status == "True":
+			p.Initialized = c.LastTransitionTime
 		case c.Type != "PodScheduled":
 		case c.Status == "True":
 			p.Scheduled = c.LastTransitionTime
@@ -231,6 +262,9 @@ func (o *podObject) conditions(p *Pod) {
 		}
 	}
 	for _, c := range o.Status.ContainerStatuses {
+		if at := c.State.Terminated.FinishedAt; p.State == scheduler.Finished && at.After(p.Ended) {
+			p.Ended = at
+		}
 		for _, t := range []time.Time{
 			c.State.Running.StartedAt, c.State.Terminated.StartedAt, c.LastState.Running.StartedAt, c.LastState.Terminated.StartedAt,
 		} {

@@ -25,16 +25,19 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 		defer c.mu.Unlock()
 		for uid, p := range c.pods.own {
 			if all.own[uid] == nil {
-				c.history.gone(p, now)
+				c.gone(p, now)
 			}
 		}
 		for uid, p := range all.own {
 			old := c.pods.own[uid]
 			p = c.resolve(p, old)
 			if c.judgeEviction(old, p, false); p.accelerated() {
-				c.seen(old, p, now)
+				c.seen(old, p, now, true)
 			}
 			all.own[uid] = p
+		}
+		if c.waits != nil {
+			c.waits.listed(all.own, now)
 		}
 		c.pods, c.refused.pods, c.synced.pods = all, refused, true
 	}
@@ -54,7 +57,7 @@ func (s PodSink) Put(object []byte) {
 	old := c.pods.own[p.UID]
 	next := c.resolve(&p, old)
 	if c.judgeEviction(old, next, false); next.accelerated() {
-		c.seen(old, next, now)
+		c.seen(old, next, now, false)
 	}
 	c.pods.put(next)
 }
@@ -71,9 +74,9 @@ func (s PodSink) Delete(object []byte) {
 	if old := c.pods.own[p.UID]; old != nil {
 		next := c.resolve(&p, old)
 		if c.judgeEviction(old, next, true); next.accelerated() {
-			c.seen(old, next, now) // it may have been scheduled since
+			c.seen(old, next, now, false) // it may have been scheduled since
 		}
-		c.history.gone(next, now)
+		c.gone(next, now)
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)

@@ -35,7 +35,7 @@ var sentences = map[scheduler.Reason]string{
 // says.
 func (s *Snapshot) Why(p *Pod) []string {
 	if !p.State.Waits() {
-		return []string{s.waited(p)}
+		return append([]string{s.waited(p)}, p.took()...)
 	}
 	reason := s.Reason(p)
 	first := p.FullName() + " waits"

@@ -65,6 +65,7 @@ func TestReasons(t *testing.T) {
 	f("a volume", scheduler.Volume, pod("w", "", 1, "1", refused(`0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.`)), []object{node("a", "64")}, full("a"))
 	f("affinity to pods", scheduler.Affinity, pod("w", "", 1, "1", refused("0/9 nodes are available: 1 node(s) didn't match pod anti-affinity rules, 8 Insufficient nvidia.com/gpu.")), []object{node("a", "64")})
 	f("another scheduler", scheduler.Gang, pod("w", "", 1, "1", refused("pod group is not ready, 1 Pending, 4 minAvailable")), []object{node("a", "64")})
+	f("another scheduler has found a place", scheduler.Gang, pod("w", "", 1, "1", refused("Pod ml/quota-0 can possibly be assigned to a, once resource is released and minAvailable is satisfied")), []object{node("a", "64")})
 	f("room was made", scheduler.Preempting, pod("w", "", 8, "1", object{"status": object{"nominatedNodeName": "a"}}, refused(gpuMessage)), []object{node("a", "64")}, full("a"))
 	f("the pods without devices took the CPU", scheduler.CPU, pod("w", "", 1, "8", refused("0/1 nodes are available: 1 Insufficient cpu.")), []object{node("a", "8")}, pod("plain", "a", 0, "2"))
 }

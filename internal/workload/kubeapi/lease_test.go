@@ -1,8 +1,11 @@
 package kubeapi
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -19,9 +22,50 @@ type candidate struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu    sync.Mutex
-	leads bool
-	last  Elected
+	mu      sync.Mutex
+	leads   bool
+	last    Elected
+	found   string // the note of the last leader
+	note    string // to write
+	written string // known to be written
+}
+
+// Lead implements Leader.
+func (c *candidate) Lead(ctx context.Context, note string) {
+	set := func(leads bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.leads, c.found = leads, note
+	}
+	set(true)
+	<-ctx.Done()
+	set(false)
+}
+
+// Note implements Leader.
+func (c *candidate) Note() (string, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	note := c.note
+	return note, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.written = note
+	}
+}
+
+// writes sets the note to write.
+func (c *candidate) writes(note string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.note = note
+}
+
+// notes returns what it found in the Lease, and what it knows to be there.
+func (c *candidate) notes() [2]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return [2]string{c.found, c.written}
 }
 
 func (c *candidate) leading() bool {
@@ -46,16 +90,7 @@ func enter(t *testing.T, s *kubeapitest.Server, name string) *candidate {
 	c.stop = cancel
 	go func() {
 		defer close(c.done)
-		api.Elect(ctx, Lease{Namespace: "gpumeter", Name: "scheduler", Identity: name}, func(ctx context.Context) {
-			set := func(leads bool) {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				c.leads = leads
-			}
-			set(true)
-			<-ctx.Done()
-			set(false)
-		}, func(e Elected) {
+		api.Elect(ctx, Lease{Namespace: "gpumeter", Name: "scheduler", Identity: name}, c, func(e Elected) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.last = e
@@ -169,6 +204,115 @@ func TestElectDenied(t *testing.T) {
 		synctest.Wait()
 		if !a.leading() {
 			t.Error("nobody leads")
+		}
+	})
+}
+
+// Catches a note that is lost with a leader, believed although it is not known to be written, taken from another Lease, or
+// sent again with each renewal.
+func TestElectNote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := kubeapitest.New()
+		a := enter(t, s, "a")
+		after := func(d time.Duration, c *candidate, found, written string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := c.notes(); got != [2]string{found, written} || !c.leading() {
+				t.Errorf("leads %v, found and written: %q, want %q and %q", c.leading(), got, found, written)
+			}
+		}
+		a.writes("1")
+		after(leaseRetry+time.Second, a, "", "1")
+		var sent []string
+		a.h.set(func(_ http.ResponseWriter, r *http.Request) bool {
+			b, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(b))
+			if r.Method == http.MethodPatch {
+				sent = append(sent, string(b))
+			}
+			return false
+		})
+		after(time.Minute, a, "", "1")
+		if text := strings.Join(sent, ""); len(sent) < 15 || strings.Contains(text, "annotations") {
+			t.Errorf("%d renewals without news: %s", len(sent), text)
+		}
+
+		// The answer to a write is lost: it counts as written once it is seen.
+		a.writes("2")
+		a.h.set(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPatch {
+				s.ServeHTTP(httptest.NewRecorder(), r)
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		})
+		after(leaseRetry, a, "", "1")
+		if note := s.LeaseNote("gpumeter", "scheduler"); !strings.HasSuffix(note, " 2") {
+			t.Fatalf("the Lease says %q", note)
+		}
+		a.h.set(func(http.ResponseWriter, *http.Request) bool { return false })
+		after(leaseRetry, a, "", "2")
+
+		// Killed: no release. The other continues.
+		a.h.set(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+		a.writes("3")
+		a.stop()
+		<-a.done
+		b := enter(t, s, "b")
+		after(leaseFor+2*2*leaseLook, b, "2", "")
+		b.writes("4")
+		b.stop() // and this one writes what it has
+		<-b.done
+		c := enter(t, s, "c")
+		after(0, c, "4", "")
+		c.stop()
+		<-c.done
+
+		const path = "/apis/coordination.k8s.io/v1/namespaces/gpumeter/leases/scheduler"
+		s.Put(path, object{"metadata": object{
+			"name": "scheduler", "uid": "another", "resourceVersion": "1", "annotations": object{"gpumeter/note": s.LeaseNote("gpumeter", "scheduler")},
+		}, "spec": object{}})
+		d := enter(t, s, "d")
+		after(0, d, "", "")
+		d.writes("5")
+		after(leaseRetry+time.Second, d, "", "5")
+		s.Delete(path)
+		after(2*leaseRetry+time.Second, d, "", "5")
+		if note := s.LeaseNote("gpumeter", "scheduler"); !strings.HasSuffix(note, " 5") {
+			t.Errorf("after somebody deleted the Lease it says %q", note)
+		}
+	})
+}
+
+// Catches a note that is too large and ends the lead, or is tried with each renewal.
+func TestElectNoteRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := kubeapitest.New()
+		a := enter(t, s, "a")
+		refused := 0
+		a.h.set(func(w http.ResponseWriter, r *http.Request) bool {
+			b, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(b))
+			if !bytes.Contains(b, []byte("annotations")) {
+				return false
+			}
+			refused++
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return true
+		})
+		a.writes("long")
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		const want = "cannot write a note into the Lease gpumeter/scheduler: server answers 422 Unprocessable Entity"
+		if st := a.state(); !a.leading() || a.notes()[1] != "" || refused > 6 || st.Err != nil || st.Note == nil || st.Note.Error() != want {
+			t.Errorf("leads %v, written %q, %d times refused, %v", a.leading(), a.notes()[1], refused, st.Note)
+		}
+		a.h.set(func(http.ResponseWriter, *http.Request) bool { return false })
+		time.Sleep(2 * leaseNoteAgain)
+		synctest.Wait()
+		if st := a.state(); !a.leading() || a.notes()[1] != "long" || st.Note != nil {
+			t.Errorf("healed: written %q, %v", a.notes()[1], st.Note)
 		}
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/device"
-	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
 )
@@ -24,15 +23,19 @@ type Config struct {
 // Watcher watches the pods and nodes of a cluster while it is elected. Those that are not elected only look at the
 // Lease.
 type Watcher struct {
-	cfg   Config
-	api   *kubeapi.API
-	waits *kube.Waits
+	cfg Config
+	api *kubeapi.API
 	// evictions outlive the times in which this process is elected.
 	evictions *kube.Evictions
 
 	mu      sync.Mutex
 	elected kubeapi.Elected
+	waits   *kube.Waits // since it was elected last; nil: it never was
+	// written are those of waits that are in the Lease: nobody will count them again.
+	written kube.Totals
+	damaged error         // why it does not continue what was counted before
 	cluster *kube.Cluster // nil: this process does not watch
+	left    []kube.Event  // of the time when it did
 	// pods and nodes are the errors of the last requests; nil: what is known is current.
 	pods, nodes error
 	kinds       kinds // the same of further kinds of objects
@@ -43,12 +46,12 @@ func NewWatcher(api *kubeapi.API, cfg Config) *Watcher {
 	if cfg.Lease.Namespace == "" {
 		cfg.Lease.Namespace = api.Namespace()
 	}
-	return &Watcher{cfg: cfg, api: api, waits: kube.NewWaits(), evictions: kube.NewEvictions()}
+	return &Watcher{cfg: cfg, api: api, evictions: kube.NewEvictions()}
 }
 
 // Run watches whenever this process is elected, until ctx is done.
 func (w *Watcher) Run(ctx context.Context) {
-	w.api.Elect(ctx, w.cfg.Lease, w.watch, func(e kubeapi.Elected) {
+	w.api.Elect(ctx, w.cfg.Lease, w, func(e kubeapi.Elected) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.elected = e
@@ -56,12 +59,16 @@ func (w *Watcher) Run(ctx context.Context) {
 	w.api.Close()
 }
 
-// watch follows pods and nodes until ctx is done.
-func (w *Watcher) watch(ctx context.Context) {
-	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, w.waits)
+// Lead follows pods, nodes and further kinds until ctx is done. It implements kubeapi.Leader.
+func (w *Watcher) Lead(ctx context.Context, note string) {
+	waits, damaged := kube.ContinueWaits(note, time.Now())
+	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, waits)
 	cluster.CountEvictions(w.evictions)
-	w.set(func() { w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{} })
-	defer w.set(func() { w.cluster = nil })
+	w.set(func() {
+		w.waits, w.written, w.damaged = waits, waits.Totals(), damaged
+		w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{}
+	})
+	defer w.set(func() { w.cluster, w.left = nil, append(w.left, cluster.Events()...) })
 	var wg sync.WaitGroup
 	known := w.followKinds(ctx, &wg, cluster)
 	wg.Go(func() {
@@ -78,10 +85,40 @@ func (w *Watcher) watch(ctx context.Context) {
 	wg.Wait()
 }
 
+// Note implements kubeapi.Leader. Only what has been written is reported: what was not, the next one counts again.
+func (w *Watcher) Note() (text string, written func()) {
+	w.mu.Lock()
+	waits := w.waits
+	w.mu.Unlock()
+	if waits == nil { // elected just now
+		return "", nil
+	}
+	text, totals := waits.Note(time.Now())
+	return text, func() {
+		w.set(func() {
+			if w.waits == waits {
+				w.written = totals
+			}
+		})
+	}
+}
+
 func (w *Watcher) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
+}
+
+// Events returns what happened to pods since the last call.
+func (w *Watcher) Events() []kube.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.left
+	w.left = nil
+	if w.cluster != nil {
+		list = append(list, w.cluster.Events()...)
+	}
+	return list
 }
 
 // View is what a Watcher knows at one moment.
@@ -91,8 +128,10 @@ type View struct {
 	// Snapshot is nil while the pods are not known: without them nothing is known of what the nodes have left. Its
 	// Nodes are nil while those are not known.
 	Snapshot *kube.Snapshot
-	// Scheduled and Started are how long pods waited since this process began, by namespace.
-	Scheduled, Started scheduler.Histograms
+	// Waits are how long pods waited, as far as it is in the Lease. NoWaits says why they are not current, or do not continue
+	// those of the last leader.
+	Waits   kube.Totals
+	NoWaits error
 	// Err says what is not known, and why.
 	Err error
 	// Evicted are pods that lost their accelerators, since this process began.
@@ -113,9 +152,10 @@ func (w *Watcher) View(now time.Time) View {
 	v.Evicted = w.evictions.Counts()
 	v.Denied, ill = w.kinds.errors()
 	v.Err = errors.Join(v.Err, w.pods, w.nodes, ill)
-	v.Scheduled, v.Started = w.waits.Histograms()
+	v.Waits, v.NoWaits = w.written, errors.Join(w.damaged, w.elected.Note)
 	if s := w.cluster.Snapshot(now); s.Pods != nil && w.pods == nil {
 		v.Snapshot = s
+		s.Refused += w.waits.Refused()
 		if w.nodes != nil {
 			s.Nodes = nil
 		}

@@ -22,13 +22,16 @@ type Watch struct {
 
 // NewWatch returns a Watch of a script. teamLabel is the pod label that names the team.
 func NewWatch(script *Cluster, vendors device.Vendors, teamLabel string) *Watch {
-	w := &Watch{script: script, waits: kube.NewWaits()}
+	w := &Watch{script: script, waits: kube.NewWaits(time.Time{})}
 	w.known = kube.NewCluster(vendors, teamLabel, w.waits)
 	return w
 }
 
 // Run does nothing until ctx is done: a script has no connection.
 func (*Watch) Run(ctx context.Context) { <-ctx.Done() }
+
+// Events returns what happened since the last call.
+func (w *Watch) Events() []kube.Event { return w.known.Events() }
 
 // View returns what an elected Watcher would know at a moment, which must not be before that of the last call.
 func (w *Watch) View(now time.Time) live.View {
@@ -40,6 +43,6 @@ func (w *Watch) View(now time.Time) live.View {
 		return v
 	}
 	v.Snapshot = w.known.Snapshot(now)
-	v.Scheduled, v.Started = w.waits.Histograms()
+	v.Waits = w.waits.Totals()
 	return v
 }

@@ -73,7 +73,7 @@ func TestScript(t *testing.T) {
 	v := w.View(boot.Add(3 * time.Hour))
 	want := map[string]string{"scheduled": "1 in 180 s", "started": "1 in 60 s"}
 	got := map[string]string{}
-	for name, h := range map[string]scheduler.Histograms{"scheduled": v.Scheduled, "started": v.Started} {
+	for name, h := range map[string]scheduler.Histograms{"scheduled": v.Waits.Scheduled, "started": v.Waits.Started} {
 		got[name] = fmt.Sprintf("%d in %v s", h["ml"].Count, h["ml"].Sum)
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -2,6 +2,7 @@ package kubeapitest
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 )
 
@@ -30,6 +31,9 @@ func (s *Server) writeLease(w http.ResponseWriter, r *http.Request) {
 		lease = merged
 	}
 	s.version++
+	if meta, ok := lease["metadata"].(Object); ok && !known {
+		meta["uid"] = fmt.Sprint("lease-", s.version)
+	}
 	s.objects[path] = clone(lease, s.version)
 	send(w, s.objects[path])
 }
@@ -53,4 +57,13 @@ func (s *Server) Holder(namespace, name string) string {
 	lease, _ := s.objects["/apis/coordination.k8s.io/v1/namespaces/"+namespace+"/leases/"+name].(Object)
 	holder, _ := dig(lease, "spec", "holderIdentity").(string)
 	return holder
+}
+
+// LeaseNote returns what the holder of a Lease has written into it.
+func (s *Server) LeaseNote(namespace, name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lease, _ := s.objects["/apis/coordination.k8s.io/v1/namespaces/"+namespace+"/leases/"+name].(Object)
+	note, _ := dig(lease, "metadata", "annotations", "gpumeter/note").(string)
+	return note
 }

@@ -387,6 +387,26 @@ func (ms *SchedulerQueueGpuBorrowedMetricConfig) Unmarshal(parser *confmap.Conf)
 	return nil
 }
 
+// SchedulerQueueGpuCapacityMetricConfig provides config for the scheduler.queue.gpu.capacity metric.
+type SchedulerQueueGpuCapacityMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *SchedulerQueueGpuCapacityMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // SchedulerQueueGpuLimitMetricConfig provides config for the scheduler.queue.gpu.limit metric.
 type SchedulerQueueGpuLimitMetricConfig struct {
 	Enabled          bool `mapstructure:"enabled"`
@@ -1588,6 +1608,7 @@ type MetricsConfig struct {
 	SchedulerQueueEvicted           SchedulerQueueEvictedMetricConfig           `mapstructure:"scheduler.queue.evicted"`
 	SchedulerQueueFairShare         SchedulerQueueFairShareMetricConfig         `mapstructure:"scheduler.queue.fair_share"`
 	SchedulerQueueGpuBorrowed       SchedulerQueueGpuBorrowedMetricConfig       `mapstructure:"scheduler.queue.gpu.borrowed"`
+	SchedulerQueueGpuCapacity       SchedulerQueueGpuCapacityMetricConfig       `mapstructure:"scheduler.queue.gpu.capacity"`
 	SchedulerQueueGpuLimit          SchedulerQueueGpuLimitMetricConfig          `mapstructure:"scheduler.queue.gpu.limit"`
 	SchedulerQueueGpuNominal        SchedulerQueueGpuNominalMetricConfig        `mapstructure:"scheduler.queue.gpu.nominal"`
 	SchedulerQueueGpuPending        SchedulerQueueGpuPendingMetricConfig        `mapstructure:"scheduler.queue.gpu.pending"`
@@ -1706,6 +1727,9 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		SchedulerQueueGpuBorrowed: SchedulerQueueGpuBorrowedMetricConfig{
+			Enabled: true,
+		},
+		SchedulerQueueGpuCapacity: SchedulerQueueGpuCapacityMetricConfig{
 			Enabled: true,
 		},
 		SchedulerQueueGpuLimit: SchedulerQueueGpuLimitMetricConfig{

@@ -96,6 +96,10 @@ var MetricsInfo = metricsInfo{
 		Name:       "scheduler.queue.gpu.borrowed",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
 	},
+	SchedulerQueueGpuCapacity: metricInfo{
+		Name:       "scheduler.queue.gpu.capacity",
+		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.gpu.type"},
+	},
 	SchedulerQueueGpuLimit: metricInfo{
 		Name:       "scheduler.queue.gpu.limit",
 		Attributes: []string{"scheduler.cluster", "scheduler.type", "scheduler.queue", "scheduler.team", "scheduler.gpu.type"},
@@ -354,6 +358,7 @@ type metricsInfo struct {
 	SchedulerQueueEvicted           metricInfo
 	SchedulerQueueFairShare         metricInfo
 	SchedulerQueueGpuBorrowed       metricInfo
+	SchedulerQueueGpuCapacity       metricInfo
 	SchedulerQueueGpuLimit          metricInfo
 	SchedulerQueueGpuNominal        metricInfo
 	SchedulerQueueGpuPending        metricInfo
@@ -1477,6 +1482,60 @@ func (m *metricSchedulerQueueGpuBorrowed) emit(metrics pmetric.MetricSlice) {
 
 func newMetricSchedulerQueueGpuBorrowed(cfg SchedulerQueueGpuBorrowedMetricConfig) metricSchedulerQueueGpuBorrowed {
 	m := metricSchedulerQueueGpuBorrowed{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricSchedulerQueueGpuCapacity struct {
+	data     pmetric.Metric                        // data buffer for generated metric.
+	config   SchedulerQueueGpuCapacityMetricConfig // metric config provided by user.
+	capacity int                                   // max observed number of data points added to the metric.
+}
+
+// init fills scheduler.queue.gpu.capacity metric with initial data.
+func (m *metricSchedulerQueueGpuCapacity) init() {
+	m.data.SetName("scheduler.queue.gpu.capacity")
+	m.data.SetDescription("GPUs that a queueing system can give, of all queues together, as it says. Do not sum across scheduler.type: scheduler.gpu.count counts each GPU once.")
+	m.data.SetUnit("{gpu}")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricSchedulerQueueGpuCapacity) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutStr("scheduler.cluster", schedulerClusterAttributeValue)
+	dp.Attributes().PutStr("scheduler.type", schedulerTypeAttributeValue)
+	dp.Attributes().PutStr("scheduler.gpu.type", schedulerGpuTypeAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricSchedulerQueueGpuCapacity) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricSchedulerQueueGpuCapacity) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricSchedulerQueueGpuCapacity(cfg SchedulerQueueGpuCapacityMetricConfig) metricSchedulerQueueGpuCapacity {
+	m := metricSchedulerQueueGpuCapacity{config: cfg}
 
 	if cfg.Enabled {
 		m.data = pmetric.NewMetric()
@@ -4697,6 +4756,7 @@ type MetricsBuilder struct {
 	metricSchedulerQueueEvicted           metricSchedulerQueueEvicted
 	metricSchedulerQueueFairShare         metricSchedulerQueueFairShare
 	metricSchedulerQueueGpuBorrowed       metricSchedulerQueueGpuBorrowed
+	metricSchedulerQueueGpuCapacity       metricSchedulerQueueGpuCapacity
 	metricSchedulerQueueGpuLimit          metricSchedulerQueueGpuLimit
 	metricSchedulerQueueGpuNominal        metricSchedulerQueueGpuNominal
 	metricSchedulerQueueGpuPending        metricSchedulerQueueGpuPending
@@ -4800,6 +4860,7 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricSchedulerQueueEvicted:           newMetricSchedulerQueueEvicted(mbc.Metrics.SchedulerQueueEvicted),
 		metricSchedulerQueueFairShare:         newMetricSchedulerQueueFairShare(mbc.Metrics.SchedulerQueueFairShare),
 		metricSchedulerQueueGpuBorrowed:       newMetricSchedulerQueueGpuBorrowed(mbc.Metrics.SchedulerQueueGpuBorrowed),
+		metricSchedulerQueueGpuCapacity:       newMetricSchedulerQueueGpuCapacity(mbc.Metrics.SchedulerQueueGpuCapacity),
 		metricSchedulerQueueGpuLimit:          newMetricSchedulerQueueGpuLimit(mbc.Metrics.SchedulerQueueGpuLimit),
 		metricSchedulerQueueGpuNominal:        newMetricSchedulerQueueGpuNominal(mbc.Metrics.SchedulerQueueGpuNominal),
 		metricSchedulerQueueGpuPending:        newMetricSchedulerQueueGpuPending(mbc.Metrics.SchedulerQueueGpuPending),
@@ -4957,6 +5018,7 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricSchedulerQueueEvicted.emit(ils.Metrics())
 	mb.metricSchedulerQueueFairShare.emit(ils.Metrics())
 	mb.metricSchedulerQueueGpuBorrowed.emit(ils.Metrics())
+	mb.metricSchedulerQueueGpuCapacity.emit(ils.Metrics())
 	mb.metricSchedulerQueueGpuLimit.emit(ils.Metrics())
 	mb.metricSchedulerQueueGpuNominal.emit(ils.Metrics())
 	mb.metricSchedulerQueueGpuPending.emit(ils.Metrics())
@@ -5140,6 +5202,11 @@ func (mb *MetricsBuilder) RecordSchedulerQueueFairShareDataPoint(ts pcommon.Time
 // RecordSchedulerQueueGpuBorrowedDataPoint adds a data point to scheduler.queue.gpu.borrowed metric.
 func (mb *MetricsBuilder) RecordSchedulerQueueGpuBorrowedDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerQueueAttributeValue string, schedulerTeamAttributeValue string, schedulerGpuTypeAttributeValue string) {
 	mb.metricSchedulerQueueGpuBorrowed.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerQueueAttributeValue, schedulerTeamAttributeValue, schedulerGpuTypeAttributeValue)
+}
+
+// RecordSchedulerQueueGpuCapacityDataPoint adds a data point to scheduler.queue.gpu.capacity metric.
+func (mb *MetricsBuilder) RecordSchedulerQueueGpuCapacityDataPoint(ts pcommon.Timestamp, val float64, schedulerClusterAttributeValue string, schedulerTypeAttributeValue string, schedulerGpuTypeAttributeValue string) {
+	mb.metricSchedulerQueueGpuCapacity.recordDataPoint(mb.startTime, ts, val, schedulerClusterAttributeValue, schedulerTypeAttributeValue, schedulerGpuTypeAttributeValue)
 }
 
 // RecordSchedulerQueueGpuLimitDataPoint adds a data point to scheduler.queue.gpu.limit metric.

@@ -125,6 +125,9 @@ func TestMetricsBuilder(t *testing.T) {
 			mb.RecordSchedulerQueueGpuBorrowedDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.gpu.type-val")
 			defaultMetricsCount++
 			allMetricsCount++
+			mb.RecordSchedulerQueueGpuCapacityDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.gpu.type-val")
+			defaultMetricsCount++
+			allMetricsCount++
 			mb.RecordSchedulerQueueGpuLimitDataPoint(ts, 1, "scheduler.cluster-val", "scheduler.type-val", "scheduler.queue-val", "scheduler.team-val", "scheduler.gpu.type-val")
 			defaultMetricsCount++
 			allMetricsCount++
@@ -832,6 +835,27 @@ func TestMetricsBuilder(t *testing.T) {
 					schedulerTeamAttrVal, ok := dp.Attributes().Get("scheduler.team")
 					assert.True(t, ok)
 					assert.Equal(t, "scheduler.team-val", schedulerTeamAttrVal.Str())
+					schedulerGpuTypeAttrVal, ok := dp.Attributes().Get("scheduler.gpu.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.gpu.type-val", schedulerGpuTypeAttrVal.Str())
+				case "scheduler.queue.gpu.capacity":
+					assert.False(t, validatedMetrics["scheduler.queue.gpu.capacity"], "Found a duplicate in the metrics slice: scheduler.queue.gpu.capacity")
+					validatedMetrics["scheduler.queue.gpu.capacity"] = true
+					assert.Equal(t, pmetric.MetricTypeGauge, mi.Type())
+					assert.Equal(t, 1, mi.Gauge().DataPoints().Len())
+					assert.Equal(t, "GPUs that a queueing system can give, of all queues together, as it says. Do not sum across scheduler.type: scheduler.gpu.count counts each GPU once.", mi.Description())
+					assert.Equal(t, "{gpu}", mi.Unit())
+					dp := mi.Gauge().DataPoints().At(0)
+					assert.Equal(t, start, dp.StartTimestamp())
+					assert.Equal(t, ts, dp.Timestamp())
+					assert.Equal(t, pmetric.NumberDataPointValueTypeDouble, dp.ValueType())
+					assert.InDelta(t, float64(1), dp.DoubleValue(), 0.01)
+					schedulerClusterAttrVal, ok := dp.Attributes().Get("scheduler.cluster")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.cluster-val", schedulerClusterAttrVal.Str())
+					schedulerTypeAttrVal, ok := dp.Attributes().Get("scheduler.type")
+					assert.True(t, ok)
+					assert.Equal(t, "scheduler.type-val", schedulerTypeAttrVal.Str())
 					schedulerGpuTypeAttrVal, ok := dp.Attributes().Get("scheduler.gpu.type")
 					assert.True(t, ok)
 					assert.Equal(t, "scheduler.gpu.type-val", schedulerGpuTypeAttrVal.Str())

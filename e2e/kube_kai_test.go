@@ -1,0 +1,105 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os/exec"
+	"testing"
+)
+
+const (
+	kaiQueues = "/apis/scheduling.run.ai/v2/queues"
+	kaiGroups = "/apis/scheduling.run.ai/v2alpha2/namespaces/"
+)
+
+// Catches numbers of pods in KAI's queues that differ from what KAI itself says, and a gang whose reason is lost. The agent, the page of
+// KAI and the objects of the API server are compared.
+func TestKAI(t *testing.T) {
+	t.Parallel()
+	path, err := exec.LookPath("kai-scheduler")
+	if err != nil {
+		skip(t, "kai", err)
+	}
+	q := newQueueTest(t)
+	q.node("gn1", "64", "")
+	q.node("gn2", "64", "")
+	page := q.kai(folderOf(t, path))
+	q.kaiQueue("all", "", 16, 16)
+	q.kaiQueue("red", "all", 4, 8)
+	q.kaiQueue("blue", "all", 12, -1)
+	a := q.agent("agent")
+
+	q.kaiGang(red, "red", "first", 4, 2)
+	q.shows(a, map[string]float64{`scheduler_gpu_allocated{queue="team-red",type="H100"}`: 8})
+	q.kaiGang(red, "red", "second", 4, 1)
+	q.shows(a, map[string]float64{`scheduler_gpu_pending{queue="team-red",reason="quota",type="H100"}`: 4})
+	q.kaiShows(page, map[string]float64{`kai_queue_fair_share_gpu{queue="red"}`: 8, `kai_queue_fair_share_gpu{queue="all"}`: 12})
+	q.compare(a)
+
+	// The blue team claims its quota: what the red one has beyond its own is taken back, and the red team's other gang fits then. Of the
+	// blue one only three pods fit: 4 and 8 GPUs are free, and each pod wants 3.
+	q.kaiGang(blue, "blue", "third", 4, 3)
+	q.shows(a, map[string]float64{`scheduler_job_count{queue="team-red",state="stopping"}`: 4})
+	q.buried(red)
+	q.shows(a, map[string]float64{
+		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:  4,
+		`scheduler_gpu_count{state="free",type="H100"}`:          12,
+		`scheduler_job_count{queue="team-blue",state="pending"}`: 4,
+	})
+	q.compare(a)
+	q.kaiShows(page, map[string]float64{
+		`kai_queue_fair_share_gpu{queue="red"}`:  4,
+		`kai_queue_fair_share_gpu{queue="blue"}`: 12,
+		`kai_queue_fair_share_gpu{queue="all"}`:  16,
+	})
+	for i := range 4 {
+		q.api.remove(fmt.Sprintf("/api/v1/namespaces/%s/pods/second-%d?gracePeriodSeconds=0", red, i))
+	}
+	q.shows(a, map[string]float64{`scheduler_gpu_allocated{queue="team-blue",type="H100"}`: 12})
+	q.compare(a)
+}
+
+// kai starts KAI's scheduler and binder, and returns the URL of the scheduler's page.
+func (q *queueTest) kai(folder string) string {
+	t := q.t
+	t.Helper()
+	q.api.define(t, folder)
+	q.api.create("/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: kai-scheduler}}")
+	metrics, binder := freeAddress(t), freeAddress(t)
+	_, port, _ := net.SplitHostPort(freeAddress(t))
+	kubeconfig := q.api.kubeconfig(q.dir, asAdmin)
+	q.daemon("kai-binder", "--kubeconfig="+kubeconfig, "--metrics-bind-address="+binder, "--health-probe-bind-address=0").ready(t, "http://"+binder+"/metrics")
+	q.daemon("env", "KUBECONFIG="+kubeconfig, "kai-scheduler", "--listen-address="+metrics, "--plugin-server-port="+port).ready(t, "http://"+metrics+"/metrics")
+	return "http://" + metrics + "/metrics"
+}
+
+// kaiQueue creates a queue with a quota and a limit of GPUs; -1 is none.
+func (q *queueTest) kaiQueue(name, parent string, quota, limit int) {
+	q.t.Helper()
+	const free = "{quota: -1, limit: -1, overQuotaWeight: 1}"
+	q.api.create(kaiQueues, fmt.Sprintf("{apiVersion: scheduling.run.ai/v2, kind: Queue, metadata: {name: %s}, spec: {parentQueue: %q, resources: {gpu: {quota: %d, limit: %d, overQuotaWeight: 1}, cpu: %s, memory: %s}}}",
+		name, parent, quota, limit, free, free))
+}
+
+// kaiGang creates pods that KAI places together.
+func (q *queueTest) kaiGang(namespace, queue, name string, pods, gpus int) {
+	q.t.Helper()
+	q.api.create(kaiGroups+namespace+"/podgroups", fmt.Sprintf("{apiVersion: scheduling.run.ai/v2alpha2, kind: PodGroup, metadata: {name: %s}, spec: {queue: %s, minMember: %d}}", name, queue, pods))
+	for i := range pods {
+		q.podOf(namespace, fmt.Sprintf("{name: %[1]s-%[2]d, labels: {kai.scheduler/queue: %[3]s}, annotations: {pod-group-name: %[1]s}}", name, i, queue), gpus, "1", "schedulerName: kai-scheduler")
+	}
+}
+
+// kaiShows waits until KAI's page has these values of its queues.
+func (q *queueTest) kaiShows(url string, want map[string]float64) {
+	q.t.Helper()
+	eventually(q.t, "KAI shows its queues", func() error {
+		text, err := get(q.t, url)
+		if err != nil {
+			return err
+		}
+		return matches(samples(q.t, text, "kai_", map[string]string{"queue_name": "queue"}), want)
+	})
+}

@@ -1,0 +1,64 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/query"
+)
+
+// Wait is how long the jobs of a queue waited that got their devices in a period.
+type Wait struct {
+	Cluster, Scheduler, Queue string
+	Jobs                      float64        // about: a rate over the period, multiplied by it
+	Mean, P50, P95            optional.Float // seconds
+}
+
+// Waits returns how long jobs waited that got their devices in a period, by queue, the most jobs first. Queues in which
+// nothing was placed are missing.
+func Waits(ctx context.Context, store query.Store, from, to time.Time) ([]Wait, error) {
+	by := LabelCluster + ", " + LabelScheduler + ", " + LabelQueue
+	// Some 300 points in time are enough for a long period, whatever the interval of the samples.
+	window := fmt.Sprintf("[%s:%s]", query.Duration(to.Sub(from)), query.Duration(max(time.Minute, to.Sub(from)/300).Round(time.Second)))
+	grown := func(series, by string) string { return "sum by (" + by + ") (increase(" + series + window + "))" }
+	rows := map[[3]string]*Wait{}
+	for _, ask := range []struct {
+		expr string
+		take func(*Wait, float64)
+	}{
+		{grown(fleet.HistogramCount(HistogramWait), by) + " > 0", func(w *Wait, v float64) { w.Jobs = v }},
+		{grown(fleet.HistogramSum(HistogramWait), by), func(w *Wait, v float64) { w.Mean = optional.Of(v / w.Jobs) }},
+		{"histogram_quantile(0.5, " + grown(fleet.Buckets(HistogramWait), fleet.LabelBucket+", "+by) + ")", func(w *Wait, v float64) { w.P50 = optional.Of(v) }},
+		{"histogram_quantile(0.95, " + grown(fleet.Buckets(HistogramWait), fleet.LabelBucket+", "+by) + ")", func(w *Wait, v float64) { w.P95 = optional.Of(v) }},
+	} {
+		list, err := store.Instant(ctx, ask.expr, to)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			key := [3]string{s.Labels[LabelCluster], s.Labels[LabelScheduler], s.Labels[LabelQueue]}
+			if rows[key] == nil {
+				rows[key] = &Wait{Cluster: key[0], Scheduler: key[1], Queue: key[2]}
+			}
+			if !math.IsNaN(s.Value) {
+				ask.take(rows[key], s.Value)
+			}
+		}
+	}
+	out := make([]Wait, 0, len(rows))
+	for _, w := range rows {
+		if w.Jobs > 0 {
+			out = append(out, *w)
+		}
+	}
+	slices.SortFunc(out, func(a, b Wait) int {
+		return cmp.Or(cmp.Compare(b.Jobs, a.Jobs), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Scheduler, b.Scheduler), cmp.Compare(a.Queue, b.Queue))
+	})
+	return out, nil
+}

@@ -1,0 +1,167 @@
+package kube
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/scheduler"
+)
+
+// The phases of a pod until it runs. Those that are not known are missing; the others add up.
+const (
+	phaseGated   = "gated"   // from its creation until its last scheduling gate was removed; only of pods that had one
+	phaseQueued  = "queued"  // from there until it was scheduled
+	phaseSandbox = "sandbox" // from there until its volumes and its network were there
+	phaseInit    = "init"    // from there until its init containers had ended; only of pods that have some
+	phaseImage   = "image"   // from there until its first container ran: mostly images
+)
+
+// phaseKey is the key of a phase in Totals.
+func phaseKey(phase string, devices int64) string { return phase + " " + sizeOf(devices) }
+
+// sizeOf returns how many devices a pod asks for, in few words.
+func sizeOf(devices int64) string {
+	switch {
+	case devices < 1:
+		return "part"
+	case devices == 1:
+		return "1"
+	case devices < 4:
+		return "2-3"
+	case devices < 8:
+		return "4-7"
+	case devices < 16:
+		return "8-15"
+	}
+	return "16+"
+}
+
+// maxGated bounds the pods that a Note has because of their gates, in each of two lists.
+const maxGated = 2000
+
+// gateLog knows when the gates of waiting pods were removed, which the API does not say afterwards.
+type gateLog struct {
+	closed map[podID]bool
+	// open has the moment in Unix seconds. 0: it is not known when, or whether there were any.
+	open map[podID]int64
+	// unsure means that closed may lack pods that had gates before the first list.
+	unsure bool
+}
+
+func newGateLog() gateLog { return gateLog{closed: map[podID]bool{}, open: map[podID]int64{}} }
+
+// seen follows the gates of a pod and reports whether there is news.
+func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
+	p := s.pod
+	_, known := g.open[id]
+	switch {
+	case len(p.Gates) > 0:
+		if g.closed[id] {
+			return false
+		}
+		g.closed[id] = true
+		return true
+	case g.closed[id]:
+		delete(g.closed, id)
+		g.open[id] = 0
+		if !s.listed {
+			g.open[id] = s.when().Unix()
+		}
+		return true
+	case !known && s.first && (fresh || g.unsure) && p.Scheduled.IsZero():
+		g.open[id] = 0
+		return true
+	}
+	return false
+}
+
+// when returns the time of the last change of a pod, as the API server tells it if it does.
+func (s *sight) when() time.Time {
+	if s.pod.Changed.IsZero() {
+		return s.now
+	}
+	return s.pod.Changed
+}
+
+// add adds the phases of a pod that has been scheduled.
+func (g *gateLog) add(to scheduler.Histograms, id podID, s sight) {
+	from := s.pod.Created
+	if opened, ok := g.open[id]; ok {
+		if opened == 0 {
+			return
+		}
+		// Where the API server does not tell, the moment is of another clock.
+		from = time.Unix(min(max(opened, from.Unix()), s.pod.Scheduled.Unix()), 0)
+		to.Add(phaseKey(phaseGated, s.devices), from.Sub(s.pod.Created))
+	}
+	to.Add(phaseKey(phaseQueued, s.devices), s.pod.Scheduled.Sub(from))
+}
+
+// forget reports whether the pod was known.
+func (g *gateLog) forget(id podID) bool {
+	_, open := g.open[id]
+	known := open || g.closed[id]
+	delete(g.open, id)
+	delete(g.closed, id)
+	return known
+}
+
+// all returns whom it knows.
+func (g *gateLog) all() []podID {
+	return slices.AppendSeq(slices.Collect(maps.Keys(g.closed)), maps.Keys(g.open))
+}
+
+// times returns the closed ones as the open ones are: without a time.
+func (g *gateLog) times() (closed, open map[podID]int64) {
+	closed = make(map[podID]int64, len(g.closed))
+	for id := range g.closed {
+		closed[id] = 0
+	}
+	return closed, maps.Clone(g.open)
+}
+
+// startup adds the phases of a pod that has started.
+func startup(to scheduler.Histograms, s sight) {
+	for _, part := range s.pod.startup() {
+		to.Add(phaseKey(part.phase, s.devices), part.took)
+	}
+}
+
+// part is a phase of one pod.
+type part struct {
+	phase string
+	took  time.Duration
+}
+
+// startup returns the phases from scheduling to the first container, none if they are not known: a pod that got a new sandbox
+// meanwhile does not say when the first was ready, and neither does one that has ended.
+func (p *Pod) startup() []part {
+	ready, runs := p.Sandboxed, p.Started
+	if ready.IsZero() || ready.After(runs) || p.Initialized.After(runs) || p.Inits && p.Initialized.IsZero() {
+		return nil
+	}
+	parts := []part{{phaseSandbox, ready.Sub(p.Scheduled)}}
+	if p.Inits && p.Initialized.After(ready) {
+		parts = append(parts, part{phaseInit, p.Initialized.Sub(ready)})
+		ready = p.Initialized
+	}
+	return append(parts, part{phaseImage, runs.Sub(ready)})
+}
+
+// phaseWords says the phases of a start in words.
+var phaseWords = map[string]string{
+	phaseSandbox: "for volumes and network", phaseInit: "for init containers", phaseImage: "for images and the first container",
+}
+
+// took says in up to one line what the start of a pod took.
+func (p *Pod) took() []string {
+	var words []string
+	for _, part := range p.startup() {
+		words = append(words, scheduler.Duration(max(0, part.took))+" "+phaseWords[part.phase])
+	}
+	if len(words) == 0 || p.Scheduled.IsZero() {
+		return nil
+	}
+	return []string{"From its node to its start it took " + scheduler.Enumerate(words) + "."}
+}

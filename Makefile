@@ -76,12 +76,12 @@ race: bin/testsum ## the same tests with cgo and the race detector
 	CGO_ENABLED=1 bin/testsum -race -short -parallel 16 -ldflags=-w $(TESTFLAGS) ./...
 
 .PHONY: e2e
-e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder, inference engines and, as root, kubelet and Slurm; and long tests whole
+e2e: bin/testsum ## with the real Prometheus, VictoriaMetrics, Collector builder, inference engines and, as root, kubelet, Kueue and Slurm; and long tests whole
 	@tools/e2e.sh $(TESTFLAGS)
 
 .PHONY: e2e-all
-e2e-all: ## e2e, then every test whole with the race detector; takes an hour and more
-	$(MAKE) e2e
+e2e-all: bin/testsum ## e2e, also with other queueing systems, then every test whole with the race detector; takes an hour and more
+	@tools/e2e.sh --all $(TESTFLAGS)
 	@tools/deps.sh gcc
 	CGO_ENABLED=1 bin/testsum -each -race -count 1 -timeout 60m $(TESTFLAGS) ./...
 

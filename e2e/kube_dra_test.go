@@ -26,7 +26,7 @@ type draTest struct {
 func TestDRADriver(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath(exampleDriver); err != nil {
-		skip(t, "dradriver", err)
+		skip(t, "dradriver", fmt.Errorf("tools/deps.sh dradriver did not build it: %w", err))
 	}
 	d := &draTest{queueTest: &queueTest{cluster: newCluster(t), binary: gpumeter(t)}}
 	for _, namespace := range []string{red, blue, "gpumeter"} {
@@ -53,6 +53,22 @@ func TestDRADriver(t *testing.T) {
 	if devices["shared"] == devices["alone"] || d.uuids[devices["shared"]] == "" || d.uuids[devices["alone"]] == "" || devices["late"] != "" {
 		t.Fatalf("the claims have %q of %q", devices, d.uuids)
 	}
+	elected := d.agent("elected")
+	d.shows(elected, map[string]float64{
+		`scheduler_claim_count{state="allocated"}`:                     2,
+		`scheduler_claim_count{state="pending"}`:                       1,
+		`scheduler_claim_device_count{state="allocated",unit="whole"}`: 2,
+		`scheduler_claim_device_count{state="pending",unit="whole"}`:   1,
+		`scheduler_gpu_allocated{queue="team-red"}`:                    2, // of three pods
+		`scheduler_gpu_pending{queue="team-red",reason="gpu"}`:         1,
+		`scheduler_gpu_count{state="allocated"}`:                       2,
+		`scheduler_gpu_count{state="free"}`:                            0,
+		`scheduler_job_count{queue="team-red",state="running"}`:        3,
+		`scheduler_job_count{queue="team-red",state="pending"}`:        1,
+	})
+	if out := command(t, ".", d.binary, "why", red+"/waiting", "--kubeconfig", d.api.kubeconfig(d.dir, asAdmin)); !strings.Contains(out, "Claims: late waits for 1 of "+claimDriver) {
+		t.Errorf("why the pod waits:\n%s", out)
+	}
 	// The node sees whose processes are on which device.
 	script := "gpus 2\ngpu * util 50 0\n"
 	number := map[string]int{devices["shared"]: 0, devices["alone"]: 1}
@@ -73,6 +89,13 @@ func TestDRADriver(t *testing.T) {
 	d.api.remove("/api/v1/namespaces/" + red + "/pods/left")
 	d.api.remove("/api/v1/namespaces/" + red + "/pods/right")
 	late := d.running(red, "waiting")
+	d.shows(elected, map[string]float64{
+		`scheduler_claim_count{state="allocated"}`:              2,
+		`scheduler_claim_count{state="pending"}`:                1, // the one that the first two pods had
+		`scheduler_gpu_allocated{queue="team-red"}`:             2,
+		`scheduler_gpu_pending{queue="team-red",reason="gpu"}`:  absent,
+		`scheduler_job_count{queue="team-red",state="running"}`: 2,
+	})
 	d.hold(node, map[string]float64{
 		fmt.Sprintf("gpu_allocation_ratio{gpu=%q,pod=%q}", d.uuids[devices["shared"]], late.pod): 1,
 		fmt.Sprintf("gpu_allocation_ratio{gpu=%q,pod=%q}", d.uuids[devices["alone"]], "single"):  1,

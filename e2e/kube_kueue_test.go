@@ -45,7 +45,7 @@ func TestKueue(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("kueue")
 	if err != nil {
-		skip(t, "kueue", err)
+		skip(t, "kueue", fmt.Errorf("tools/deps.sh kueue did not build it: %w", err))
 	}
 	if os.Getuid() != 0 {
 		skip(t, "kueue", "its certificate has a fixed path, which only root can give it without changing the machine")
@@ -55,9 +55,15 @@ func TestKueue(t *testing.T) {
 	q.node("gn2", "64", "")
 	k := q.kueue(folderOf(t, path))
 	q.cohort()
-	a := q.agent("agent")
+	var pages []string
+	token := filepath.Join(q.dir, "token")
+	write(t, token, asAgent)
+	for _, replica := range k {
+		pages = append(pages, fmt.Sprintf("{url: %q, ca_file: %q, token_file: %q}", replica.metrics, replica.ca, token))
+	}
+	a := q.agent("agent", pages...)
 
-	q.gang(red, "first", 4, 2)
+	q.gang(red, "first", 4, 2, "kueue.x-k8s.io/priority-class: first") // of two that are admitted in the same second
 	q.kueueShows(k, map[string]float64{`kueue_cluster_queue_resource_usage{queue="red"}`: 8})
 	q.gang(red, "second", 4, 1)
 	q.kueueShows(k, map[string]float64{`kueue_cluster_queue_resource_usage{queue="red"}`: 12, `kueue_cluster_queue_resource_usage{queue="blue"}`: 0})
@@ -79,12 +85,30 @@ func TestKueue(t *testing.T) {
 	q.usage(map[string]quotaUse{"red": {total: "12", borrowed: "4"}, "blue": {total: "0", borrowed: "0"}})
 	q.shows(a, map[string]float64{
 		`scheduler_up{}`: 1,
-		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:  12,
-		`scheduler_gpu_count{state="free",type="H100"}`:          4,
-		`scheduler_job_count{queue="team-red",state="starting"}`: 8,
-		`scheduler_job_count{queue="team-blue",state="held"}`:    4,
+		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:                                           12,
+		`scheduler_gpu_count{state="free",type="H100"}`:                                                   4,
+		`scheduler_job_count{queue="team-red",state="starting"}`:                                          8,
+		`scheduler_job_count{queue="team-blue",state="held"}`:                                             4,
+		`scheduler_gpu_pending{queue="team-blue",reason="quota",type="H100"}`:                             8,
+		`scheduler_group_count{queue="team-red",state="placed",system="kueue"}`:                           2,
+		`scheduler_group_count{queue="team-blue",state="waiting",system="kueue"}`:                         1,
+		`scheduler_group_member_count{member="waiting",queue="team-blue",state="waiting",system="kueue"}`: 4,
 	})
 	q.compare(a)
+	q.repeats(a, "kueue", map[string]float64{
+		`scheduler_up{}`: 1,
+		`scheduler_queue_gpu_nominal{queue="red",type="h100"}`:          8,
+		`scheduler_queue_gpu_used{queue="red",type="h100"}`:             12,
+		`scheduler_queue_gpu_borrowed{queue="red",type="h100"}`:         4,
+		`scheduler_queue_gpu_used{queue="blue",type="h100"}`:            0,
+		`scheduler_queue_gpu_borrowed{queue="blue",type="h100"}`:        0,
+		`scheduler_queue_gpu_pending{queue="blue"}`:                     8,
+		`scheduler_queue_gpu_limit{queue="red",type="h100"}`:            absent, // borrowing has no limit
+		`scheduler_queue_job_count{queue="red",state="running"}`:        2,
+		`scheduler_queue_job_count{queue="blue",state="pending"}`:       1,
+		`scheduler_queue_wait_duration_seconds_count{queue="red"}`:      2,
+		`scheduler_queue_evicted_total{queue="red",reason="preempted"}`: absent,
+	})
 	q.gated("third-0", "kueue.x-k8s.io/admission")
 	q.says("third", "QuotaReserved", "False", "insufficient unused quota for nvidia.com/gpu in flavor h100, 4 more needed")
 
@@ -96,7 +120,17 @@ func TestKueue(t *testing.T) {
 		`kueue_cluster_queue_resource_usage{queue="blue"}`:              8,
 	})
 	q.usage(map[string]quotaUse{"red": {total: "8", borrowed: "0"}, "blue": {total: "8", borrowed: "0"}})
-	q.shows(a, map[string]float64{`scheduler_job_count{queue="team-red",state="stopping"}`: 4})
+	q.repeats(a, "kueue", map[string]float64{
+		`scheduler_queue_gpu_used{queue="red",type="h100"}`:             8,
+		`scheduler_queue_gpu_borrowed{queue="red",type="h100"}`:         0,
+		`scheduler_queue_gpu_used{queue="blue",type="h100"}`:            8,
+		`scheduler_queue_gpu_pending{queue="red"}`:                      4,
+		`scheduler_queue_evicted_total{queue="red",reason="preempted"}`: 1,
+	})
+	q.shows(a, map[string]float64{
+		`scheduler_job_count{queue="team-red",state="stopping"}`:           4,
+		`scheduler_job_evicted_total{queue="team-red",reason="preempted"}`: 4,
+	})
 	q.buried(red)
 	q.shows(a, map[string]float64{
 		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:   8,
@@ -214,6 +248,7 @@ func (q *queueTest) hook(manifest, url string, certificate []byte) {
 func (q *queueTest) cohort() {
 	q.t.Helper()
 	q.api.create(kueueAPI+"/resourceflavors", "{apiVersion: kueue.x-k8s.io/v1beta2, kind: ResourceFlavor, metadata: {name: h100}}")
+	q.api.create(kueueAPI+"/workloadpriorityclasses", "{apiVersion: kueue.x-k8s.io/v1beta2, kind: WorkloadPriorityClass, metadata: {name: first}, value: 100}")
 	for team, namespace := range map[string]string{"red": red, "blue": blue} {
 		q.api.create(kueueAPI+"/clusterqueues", fmt.Sprintf(`{apiVersion: kueue.x-k8s.io/v1beta2, kind: ClusterQueue, metadata: {name: %s}, spec: {
 cohortName: all, namespaceSelector: {}, resourceGroups: [{coveredResources: [nvidia.com/gpu, cpu, memory], flavors: [{name: h100, resources: [
@@ -222,12 +257,13 @@ cohortName: all, namespaceSelector: {}, resourceGroups: [{coveredResources: [nvi
 	}
 }
 
-// gang creates pods that Kueue admits together.
-func (q *queueTest) gang(namespace, name string, pods, gpus int) {
+// gang creates pods that Kueue admits together, with more labels.
+func (q *queueTest) gang(namespace, name string, pods, gpus int, labels ...string) {
 	q.t.Helper()
+	labels = append(labels, "kueue.x-k8s.io/queue-name: gpus", "kueue.x-k8s.io/pod-group-name: "+name)
 	for i := range pods {
-		q.podOf(namespace, fmt.Sprintf("{name: %[1]s-%[2]d, labels: {kueue.x-k8s.io/queue-name: gpus, kueue.x-k8s.io/pod-group-name: %[1]s}, annotations: {kueue.x-k8s.io/pod-group-total-count: \"%[3]d\"}}",
-			name, i, pods), gpus, "1", "")
+		q.podOf(namespace, fmt.Sprintf("{name: %s-%d, labels: {%s}, annotations: {kueue.x-k8s.io/pod-group-total-count: \"%d\"}}",
+			name, i, strings.Join(labels, ", "), pods), gpus, "1", "")
 	}
 }
 

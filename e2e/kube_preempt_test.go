@@ -21,7 +21,7 @@ func TestKubePreemption(t *testing.T) {
 	for i := range 4 {
 		q.pod(blue, fmt.Sprint("low-", i), 2, "1", "priorityClassName: low")
 	}
-	a := q.agent("agent")
+	a := q.agent("agent", q.schedulerPages()...)
 	q.shows(a, map[string]float64{`scheduler_gpu_allocated{queue="team-blue",type="H100"}`: 8})
 
 	q.pod(red, "urgent", 4, "1", "priorityClassName: urgent")
@@ -38,7 +38,13 @@ func TestKubePreemption(t *testing.T) {
 		`scheduler_gpu_count{state="free",type="H100"}`:                           0,
 		`scheduler_gpu_pending{queue="team-red",reason="preempting",type="H100"}`: 4,
 	})
+	q.shows(a, map[string]float64{`scheduler_job_evicted_total{queue="team-blue",reason="preempted"}`: 2})
 	q.compare(a)
+	q.repeats(a, "kube-scheduler", map[string]float64{
+		`scheduler_queue_evicted_total{reason="preempted"}`: 2,
+		`scheduler_queue_gpu_used{queue="team-blue"}`:       8,
+		`scheduler_queue_gpu_pending{queue="team-red"}`:     4,
+	})
 	out := command(t, ".", q.binary, "why", red+"/urgent", "--kubeconfig", q.api.kubeconfig(q.dir, asAdmin))
 	if !strings.Contains(out, "pods were evicted for it and have not ended yet") || !strings.Contains(out, "It made room on gn1") {
 		t.Errorf("why the pod waits:\n%s", out)

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,8 @@ import (
 // scheduler puts them.
 type queueTest struct {
 	*cluster
-	binary string
+	binary    string
+	scheduler string // URL of the scheduler, without a path
 }
 
 // newQueueTest starts the API server and the scheduler, and gives the agents their permissions.
@@ -39,7 +41,11 @@ func newQueueTest(t *testing.T) *queueTest {
 		t.Fatal(err)
 	}
 	q.startAPI()
-	q.daemon("kube-scheduler", "--kubeconfig="+q.api.kubeconfig(q.dir, asAdmin), "--leader-elect=false", "--secure-port=0")
+	kubeconfig, addr := q.api.kubeconfig(q.dir, asAdmin), freeAddress(t)
+	_, port, _ := net.SplitHostPort(addr)
+	q.scheduler = "https://" + addr
+	q.daemon("kube-scheduler", "--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+		"--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+filepath.Join(q.dir, "scheduler"))
 	for _, namespace := range []string{red, blue, "gpumeter"} {
 		q.api.create("/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
 	}
@@ -130,7 +136,10 @@ func (q *queueTest) permit(user string) {
 		q.api.create(rbac+path, fmt.Sprintf(`{metadata: {name: %[1]s-%[3]s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %[2]s, name: %[3]s},
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[1]s}]}`, user, kind, role))
 	}
+	more, _, _ := strings.Cut(block(q.t, "../docs/schedulers.md", "- apiGroups: [discovery.k8s.io]"), "```")
+	q.api.create(rbac+"clusterroles", "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: gpumeter-queueing}\nrules:\n"+more)
 	bind("clusterrolebindings", "ClusterRole", "gpumeter-scheduler")
+	bind("clusterrolebindings", "ClusterRole", "gpumeter-queueing")
 	bind("namespaces/gpumeter/rolebindings", "Role", "gpumeter-scheduler")
 }
 
@@ -140,15 +149,16 @@ type queueAgent struct {
 	address string
 }
 
-func (q *queueTest) agent(name string) queueAgent {
+// agent starts an agent that also reads pages of queueing systems, each an entry of the configuration.
+func (q *queueTest) agent(name string, pages ...string) queueAgent {
 	q.t.Helper()
 	dir := q.t.TempDir()
 	config := filepath.Join(dir, name+".yaml")
 	write(q.t, config, fmt.Sprintf(`
-receivers: {scheduler: {scheduler: kubernetes, kubernetes: {interval: 1s, cluster: e2e, lease: gpumeter/gpumeter-scheduler, kubeconfig: %q}}}
+receivers: {scheduler: {scheduler: kubernetes, kubernetes: {interval: 1s, cluster: e2e, lease: gpumeter/gpumeter-scheduler, kubeconfig: %q}, queueing: {pages: [%s]}}}
 exporters: {page: {endpoint: "127.0.0.1:0"}}
 service: {pipelines: {metrics: {receivers: [scheduler], exporters: [page]}}}
-`, q.api.kubeconfig(dir, asAgent)))
+`, q.api.kubeconfig(dir, asAgent), strings.Join(pages, ", ")))
 	p := start(q.t, q.binary, "agent", "--config", config, "--socket", "")
 	p.name = name
 	return queueAgent{p, p.find(q.t, pageAddress)}
@@ -157,17 +167,47 @@ service: {pipelines: {metrics: {receivers: [scheduler], exporters: [page]}}}
 // page returns the scheduler's series of an agent without the labels that all have, and with short ones.
 func (q *queueTest) page(a queueAgent) map[string]float64 {
 	q.t.Helper()
+	return q.pageOf(a, "kubernetes")
+}
+
+// pageOf returns those of one scheduler.
+func (q *queueTest) pageOf(a queueAgent, system string) map[string]float64 {
+	q.t.Helper()
 	text, err := get(q.t, "http://"+a.address+"/metrics")
 	if err != nil {
 		q.t.Fatal(err)
 	}
-	return samples(q.t, text, "scheduler_", map[string]string{
+	var lines []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") || strings.Contains(line, fmt.Sprintf("scheduler_type=%q", system)) {
+			lines = append(lines, line)
+		}
+	}
+	return samples(q.t, strings.Join(lines, ""), "scheduler_", map[string]string{
 		"scheduler_queue": "queue", "scheduler_job_reason": "reason", "scheduler_gpu_type": "type", "scheduler_gpu_state": "state",
-		"scheduler_gpu_stranded_cause": "cause", "scheduler_gpu_request": "request", "scheduler_job_state": "state",
+		"scheduler_gpu_stranded_cause": "cause", "scheduler_gpu_request": "request", "scheduler_job_state": "state", "scheduler_eviction_reason": "reason",
+		"scheduler_claim_state": "state", "scheduler_claim_unit": "unit", "scheduler_group_state": "state", "scheduler_group_system": "system", "scheduler_member_state": "member",
 	})
 }
 
-// samples returns the series of a page whose names have a prefix, with the labels in short, under the names there.
+// schedulerPages are the pages of the scheduler, as agents are to read them.
+func (q *queueTest) schedulerPages() (list []string) {
+	token := filepath.Join(q.dir, "token")
+	write(q.t, token, asAgent)
+	for _, path := range []string{"/metrics", "/metrics/resources"} {
+		list = append(list, fmt.Sprintf("{url: %q, ca_file: %q, token_file: %q}", q.scheduler+path, filepath.Join(q.dir, "scheduler", "kube-scheduler.crt"), token))
+	}
+	return list
+}
+
+// repeats waits until the page of an agent has these values of a queueing system.
+func (q *queueTest) repeats(a queueAgent, system string, want map[string]float64) {
+	q.t.Helper()
+	eventually(q.t, a.name+" repeats what "+system+" says", func() error { return matches(q.pageOf(a, system), want) })
+}
+
+// samples returns the series of a page whose names have a prefix, with the labels in short, under the names there. Those that differ in other
+// labels only are added up.
 func samples(t *testing.T, text, prefix string, short map[string]string) map[string]float64 {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -190,10 +230,11 @@ func samples(t *testing.T, text, prefix string, short map[string]string) map[str
 			slices.Sort(labels)
 			set := "{" + strings.Join(labels, ",") + "}"
 			if h := m.GetHistogram(); h != nil {
-				out[name+"_count"+set], out[name+"_sum"+set] = float64(h.GetSampleCount()), h.GetSampleSum()
+				out[name+"_count"+set] += float64(h.GetSampleCount())
+				out[name+"_sum"+set] += h.GetSampleSum()
 				continue
 			}
-			out[name+set] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue() // one of them
+			out[name+set] += m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue() // one of them
 		}
 	}
 	return out

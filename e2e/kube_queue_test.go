@@ -27,7 +27,7 @@ func TestKubeQueue(t *testing.T) {
 	q.pod(red, "before", 1, "1", "")
 	eventually(t, "a pod is placed", func() error { return q.placed(red, "before") })
 
-	first := q.agent("first")
+	first := q.agent("first", q.schedulerPages()...)
 	q.shows(first, map[string]float64{`scheduler_gpu_allocated{queue="team-red",type="H100"}`: 1})
 	second := q.agent("second")
 
@@ -59,6 +59,14 @@ func TestKubeQueue(t *testing.T) {
 	}
 	q.shows(first, want)
 	q.compare(first)
+	q.repeats(first, "kube-scheduler", map[string]float64{
+		`scheduler_up{}`: 1,
+		`scheduler_queue_gpu_used{queue="team-red"}`:     6,
+		`scheduler_queue_gpu_pending{queue="team-red"}`:  8,
+		`scheduler_queue_gpu_pending{queue="team-blue"}`: 38,
+		`scheduler_queue_job_count{state="pending"}`:     8,
+		`scheduler_queue_job_count{state="held"}`:        1,
+	})
 	q.why()
 	q.fits()
 

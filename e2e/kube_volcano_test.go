@@ -17,7 +17,7 @@ func TestVolcano(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("volcano-scheduler")
 	if err != nil {
-		skip(t, "volcano", err)
+		skip(t, "volcano", fmt.Errorf("tools/deps.sh volcano did not build it: %w", err))
 	}
 	q := newQueueTest(t)
 	q.node("gn1", "64", "")
@@ -29,7 +29,7 @@ func TestVolcano(t *testing.T) {
 	} {
 		q.api.create(volcanoAPI+"/queues", fmt.Sprintf("{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: %s}, spec: {%s}}", queue, limits))
 	}
-	a := q.agent("agent")
+	a := q.agent("agent", fmt.Sprintf("{url: %q}", page))
 
 	q.volcanoGang(red, "red", "first", 4, 2)
 	q.volcanoShows(page, map[string]float64{`volcano_queue_allocated_scalar_resources{queue="red"}`: 8000})
@@ -46,9 +46,24 @@ func TestVolcano(t *testing.T) {
 	q.shows(a, map[string]float64{
 		`scheduler_gpu_allocated{queue="team-red",type="H100"}`:              8,
 		`scheduler_gpu_pending{queue="team-red",reason="gang",type="H100"}`:  4,
-		`scheduler_gpu_pending{queue="team-blue",reason="gang",type="H100"}`: 9,
+		`scheduler_gpu_pending{queue="team-blue",reason="gang",type="H100"}`: 12,
+	})
+	q.shows(a, map[string]float64{
+		`scheduler_group_count{queue="team-red",state="placed",system="volcano"}`:   1,
+		`scheduler_group_count{queue="team-red",state="waiting",system="volcano"}`:  1,
+		`scheduler_group_count{queue="team-blue",state="waiting",system="volcano"}`: 1,
 	})
 	q.compare(a)
+	q.repeats(a, "volcano", map[string]float64{
+		`scheduler_up{}`:                            1,
+		`scheduler_queue_gpu_used{queue="red"}`:     8,
+		`scheduler_queue_gpu_nominal{queue="red"}`:  4,
+		`scheduler_queue_gpu_borrowed{queue="red"}`: 4,
+		`scheduler_queue_gpu_limit{queue="red"}`:    8,
+		`scheduler_queue_gpu_pending{queue="red"}`:  4,
+		`scheduler_queue_gpu_nominal{queue="blue"}`: 12,
+		`scheduler_queue_gpu_used{queue="root"}`:    absent, // a sum of the others
+	})
 }
 
 // volcano starts Volcano and returns the URL of its page.

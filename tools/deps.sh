@@ -7,8 +7,8 @@
 # needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd, llmdsim
 # (an inference engine without a model, which has the metrics of vLLM), epp (the endpoint picker of the
 # Gateway API inference extension, with the definitions of its resources), promadapter (the Prometheus
-# adapter), kueue, volcano and kai (queueing systems, with the definitions of their resources) and dradriver
-# (a driver whose GPUs pods claim). That takes minutes, once for all clones of this user: the results are in
+# adapter), kueue, volcano, kai, koordinator and yunikorn (queueing systems, with the definitions of their
+# resources), ksm (kube-state-metrics) and dradriver (a driver whose GPUs pods claim). That takes minutes, once for all clones of this user: the results are in
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
 # version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
 # llamacpp, the server of llama.cpp, is unpacked from a newer Debian with the C library it needs, and is not
@@ -35,11 +35,11 @@ elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
 # programs prints what a tool that is built or unpacked has, nothing for one that is installed.
 programs() {
 	case $1 in
-	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter | kueue) echo "$1" ;;
+	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter | kueue | ksm | yunikorn | koordinator) echo "$1" ;;
 	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
 	volcano) echo volcano-scheduler volcano-controller-manager ;;
-	kai) echo kai-scheduler kai-binder ;;
+	kai) echo kai-scheduler kai-binder kai-podgroupcontroller kai-queuecontroller ;;
 	dradriver) echo dra-example-kubeletplugin ;;
 	promtool | prometheus) echo prometheus promtool ;;
 	containerd) echo containerd containerd-shim-runc-v2 ctr runc ;;
@@ -76,7 +76,7 @@ have() {
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver) linked "$1" ;;
+	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator) linked "$1" ;;
 	# Installed on the machine, or unpacked.
 	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
 	llamacpp) command -v llama-server >/dev/null || linked "$1" ;;
@@ -105,8 +105,8 @@ takes() {
 	case $1 in
 	kubernetes) echo 'about 10 minutes' ;;
 	kueue | kai) echo 'about 5 minutes' ;;
-	prometheus3 | llmdsim | promadapter | volcano) echo 'about 4 minutes' ;;
-	victoriametrics | etcd | epp | dradriver | slurm | chromium) echo 'about 2 minutes' ;;
+	prometheus3 | llmdsim | promadapter | volcano | yunikorn | koordinator) echo 'about 4 minutes' ;;
+	victoriametrics | etcd | epp | dradriver | ksm | slurm | chromium) echo 'about 2 minutes' ;;
 	*) echo 'less than a minute' ;;
 	esac
 }
@@ -240,11 +240,18 @@ volcano() {
 		definitions volcano $module config/crd/volcano/bases "$1"
 }
 
-# kai builds the scheduler, which only decides, and the binder, which does what was decided.
+# kai builds the scheduler, which only decides, the binder, which does what was decided, and those that count it.
 kai() {
-	local module=github.com/NVIDIA/KAI-scheduler
-	build kai $module/cmd/scheduler "$1" kai-scheduler && build kai $module/cmd/binder "$1" kai-binder &&
-		definitions kai $module deployments/kai-scheduler/crds "$1"
+	local module=github.com/NVIDIA/KAI-scheduler program
+	for program in scheduler binder podgroupcontroller queuecontroller; do
+		build kai $module/cmd/$program "$1" kai-$program || return
+	done
+	definitions kai $module deployments/kai-scheduler/crds "$1"
+}
+
+koordinator() {
+	local module=github.com/koordinator-sh/koordinator
+	build koordinator $module/cmd/koord-scheduler "$1" && definitions koordinator $module config/crd/bases "$1"
 }
 
 # fill puts the programs of a tool into a folder.
@@ -257,6 +264,9 @@ fill() {
 	kubernetes) kubernetes "$2" ;;
 	llmdsim) build "$1" github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim "$2" ;;
 	epp | kueue | volcano | kai) "$1" "$2" ;;
+	ksm) build "$1" k8s.io/kube-state-metrics/v2 "$2" ;;
+	yunikorn) build "$1" github.com/apache/yunikorn-k8shim/pkg/cmd/shim "$2" ;;
+	koordinator) koordinator "$2" ;;
 	dradriver) build "$1" sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin "$2" dra-example-kubeletplugin ;;
 	promadapter) build "$1" sigs.k8s.io/prometheus-adapter/cmd/adapter "$2" ;;
 	llamacpp) llamacpp "$2" ;;
@@ -285,12 +295,12 @@ get() {
 	clang) install clang-14 llvm-14 libbpf-dev ;;
 	chromium) install chromium ;;
 	npm) install nodejs npm ;;
-	kubernetes | etcd | containerd | slurm | kueue | volcano | kai | dradriver)
+	kubernetes | etcd | containerd | slurm | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator)
 		# Do not build what cannot be run.
 		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver) cached "$1" ;;
+	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator) cached "$1" ;;
 	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
@@ -325,7 +335,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 say "missing:" $left
-say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai, koordinator, yunikorn, ksm and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
 if [ $try = yes ]; then
 	say "tests that need them are skipped"
 	exit 0

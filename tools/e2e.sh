@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests, and the whole of the tests that make test runs in a short form (those that ask testing.Short):
-# tools/e2e.sh [go test flags]. The last line is the counts.
+# tools/e2e.sh [--all] [go test flags]. With --all also against the systems that take long to build. The last line is the counts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() { printf 'e2e: [%dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
-tools=(gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm llmdsim llamacpp epp promadapter)
+tools=(gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm llmdsim llamacpp epp promadapter kueue dradriver)
+if [ "${1:-}" = --all ]; then
+	shift
+	tools+=(volcano kai koordinator yunikorn ksm)
+fi
 step "step 1 of 3: what the tests run against (${tools[*]}); cached for all clones of this user, else up to half an hour on 2 cores"
 tools/deps.sh --try "${tools[@]}"
 

@@ -6,6 +6,8 @@ go 1.26.0
 
 tool (
 	github.com/NVIDIA/KAI-scheduler/cmd/binder
+	github.com/NVIDIA/KAI-scheduler/cmd/podgroupcontroller
+	github.com/NVIDIA/KAI-scheduler/cmd/queuecontroller
 	github.com/NVIDIA/KAI-scheduler/cmd/scheduler
 )
 

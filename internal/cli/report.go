@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/cost/tokens"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/remote"
 )
@@ -47,14 +48,15 @@ type report struct {
 func newReport() *cobra.Command {
 	var o report
 	cmd := &cobra.Command{
-		Use:   "report [cost|usage|efficiency|energy|coverage|serving|queue]",
+		Use:   "report [cost|usage|efficiency|energy|coverage|serving|sizing|queue]",
 		Short: "Report GPU usage and cost by team, user or workload",
 		Long: `Report GPU usage and cost by team, user or workload for a period, from the hub or from any
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
 exact: the hours of a day add up to the day. Every report says how much device time is
 unknown, and why; coverage is the list of all devices. serving is what tokens of inference
-engines cost, by model, and how fast they were at the end of the period. queue is what waited
-for GPUs, how long, and what was free meanwhile.
+engines cost, by model, and how fast they were at the end of the period. sizing is what
+workloads asked for against what they used, and what would have been enough. queue is what
+waited for GPUs, how long, and what was free meanwhile.
 
 Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -64,6 +66,7 @@ absent, not zero, and the default report is usage.`,
   gpumeter report energy --by model -o csv --url https://mimir/prometheus --tenant fleet --token-file token
   gpumeter report serving --last 7d --by team,model --prices prices.yaml
   gpumeter report queue --last 7d
+  gpumeter report sizing --last 7d
   gpumeter report --month 2026-10 --by team,model --explain "red,NVIDIA H100"`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: billing.Kinds(),
@@ -193,6 +196,12 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
+	if kind == billing.SizingKind {
+		if err := billing.WriteSized(ctx, w, notes, o.output, store, prices, local.Vendors(), &bill, options, d); err != nil {
+			return unreachable(err, o.store.url)
+		}
+		return nil
+	}
 	if o.explain != "" {
 		return o.explainRow(ctx, w, notes, d, store, prices, &bill, options)
 	}
@@ -208,7 +217,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	}
 	d.Notes = append(d.Notes, missing(&bill, prices, origin, zone)...)
 	if o.findings {
-		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{}, options); err != nil {
+		if d.Findings, err = cost.FindingsIn(ctx, store, prices, bill, cost.Rules{Facts: local.Vendors()}, options); err != nil {
 			return err
 		}
 	}

@@ -17,9 +17,11 @@ import (
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
-// checkExplain rejects flags that an explanation has no place for.
+// checkExplain rejects flags that an explanation, or a report on sizing, has no place for.
 func (o *report) checkExplain(kind string) error {
 	switch {
+	case kind == billing.SizingKind && (o.explain != "" || o.findings || len(o.quotas) > 0 || len(o.columns) > 0):
+		return errors.New("a report on sizing does not take --explain, --findings, --quotas or --columns")
 	case o.explain == "":
 		return nil
 	case o.output == "html":

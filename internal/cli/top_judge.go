@@ -12,6 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/hub/rules"
+	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -62,7 +63,7 @@ func (j *judge) once(ctx context.Context, now time.Time) {
 	}
 	if err == nil {
 		var waste []cost.Finding
-		waste, err = cost.Findings(ctx, j.store, j.price.prices, now.Add(-judgeOver), now)
+		waste, err = cost.FindingsOf(ctx, j.store, j.price.prices, now.Add(-judgeOver), now, cost.Rules{Facts: local.Vendors()}, cost.Options{})
 		for i := range waste {
 			list = append(list, wasteFinding(&waste[i]))
 		}

@@ -3,12 +3,12 @@ package cost
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -48,18 +48,15 @@ type Rules struct {
 	Held time.Duration
 	// Memory is more than a driver context takes: 512 MiB.
 	Memory float64
+	// Facts are what is known of models. Without them nobody knows which partitions a device can have.
+	Facts sizing.Facts
 }
 
 func (r Rules) orDefault() Rules {
-	return Rules{cmp.Or(r.Low, 0.05), cmp.Or(r.IdleFor, time.Hour), cmp.Or(r.Held, time.Hour), cmp.Or(r.Memory, 512<<20)}
+	return Rules{cmp.Or(r.Low, sizing.Low), cmp.Or(r.IdleFor, time.Hour), cmp.Or(r.Held, time.Hour), cmp.Or(r.Memory, 512<<20), r.Facts}
 }
 
-// Findings finds waste in a period with the default rules, most expensive first.
-func Findings(ctx context.Context, store query.Store, p Prices, from, to time.Time) ([]Finding, error) {
-	return FindingsOf(ctx, store, p, from, to, Rules{}, Options{})
-}
-
-// FindingsOf is Findings with custom rules and options.
+// FindingsOf finds waste in a period, most expensive first.
 func FindingsOf(ctx context.Context, store query.Store, p Prices, from, to time.Time, rules Rules, o Options) ([]Finding, error) {
 	bill, err := Bill(ctx, store, p, from, to, o)
 	if err != nil {
@@ -96,121 +93,48 @@ type detective struct {
 	to     time.Time
 	period time.Duration
 
-	// Keyed by counter.
-	now                        map[string]float64       // share of the device held at the end
-	labels                     map[string]string        // key of the row's label set at the end
-	peak, mean                 map[string]float64       // activity
-	idle                       map[string]time.Duration // how long the device has been inactive, up to IdleFor
-	memory, memoryLow, memSize map[string]float64       // bytes: peak, minimum in IdleFor, capacity
+	*sizing.Peaks
+	// By instance, as in Peaks.
+	idle      map[string]time.Duration // how long the device has been inactive, up to IdleFor
+	memoryLow map[string]float64       // bytes: minimum in IdleFor
 }
 
-// gather queries the gauges. SM activity takes precedence over utilization, which is 1 while any
-// kernel runs. SM activity is per device, so it describes a workload only if the workload is the
-// sole holder.
-func (d *detective) gather(ctx context.Context, bill *Statement) error {
-	window := min(d.period, 7*24*time.Hour) // window of the peaks
-	for _, q := range []struct {
-		into   *map[string]float64
-		f      string
-		series string
-		d      time.Duration
-		higher bool // keep the higher of two series
-	}{
-		{&d.now, "last_over_time", fleet.SeriesAllocation, 5 * time.Minute, true},
-		{&d.peak, "max_over_time", fleet.SeriesWorkloadUtilization, window, true},
-		{&d.mean, "avg_over_time", fleet.SeriesWorkloadUtilization, window, true},
-		{&d.memory, "max_over_time", fleet.SeriesWorkloadMemory, window, true},
-		{&d.memoryLow, "min_over_time", fleet.SeriesWorkloadMemory, d.rules.IdleFor, false},
-	} {
-		list, err := d.over(ctx, q.f, q.series, q.d)
-		if err != nil {
-			return err
-		}
-		*q.into = bySum(list, q.higher)
-		if q.into == &d.now {
-			d.labels = rowsBySum(list)
-		}
+// gather queries the gauges.
+func (d *detective) gather(ctx context.Context, bill *Statement) (err error) {
+	if d.Peaks, err = sizing.ReadPeaks(ctx, d.store, d.period, d.to, d.o); err != nil {
+		return err
 	}
-	for _, q := range []struct {
-		into map[string]float64
-		f    string
-		d    time.Duration
-	}{
-		{d.peak, "max_over_time", window},
-		{d.mean, "avg_over_time", window},
-	} {
-		list, err := d.over(ctx, q.f, fleet.SeriesSMActive, q.d)
-		if err != nil {
-			return err
-		}
-		for key, v := range bySum(list, true) {
-			if _, ok := q.into[key]; ok { // a series without an owner belongs to no workload
-				q.into[key] = v
-			}
-		}
-	}
-	total, err := d.store.Instant(ctx, "max_over_time("+fleet.Select(fleet.SeriesMemoryTotal, fleet.OfDevice(d.o.Match))+"["+query.Duration(time.Hour)+"])", d.to)
+	list, err := sizing.OverTime(ctx, d.store, "min_over_time", fleet.SeriesWorkloadMemory, d.rules.IdleFor, d.to, d.o)
 	if err != nil {
 		return err
 	}
-	sizes := map[string]float64{}
-	for _, s := range total {
-		sizes[fleet.DeviceKey(s.Labels)] = s.Value
-	}
-	d.memSize = map[string]float64{}
-	for i := range bill.Rows {
-		l := bill.Rows[i].Labels
-		if v, ok := sizes[fleet.DeviceKey(l)]; ok && l[fleet.LabelPartition] == "" { // partitions are not judged by size
-			d.memSize[fleet.Instance(l)] = v
-		}
-	}
+	d.memoryLow = lowest(list)
 	return d.lookBack(ctx, bill)
 }
 
-// lookBack determines how long the open counters of a bill have been idle.
-func (d *detective) lookBack(ctx context.Context, bill *Statement) (err error) {
-	var uuids []string
-	for i := range bill.Rows {
-		if l := bill.Rows[i].Labels; d.now[fleet.Instance(l)] > 0 && fleet.IsWorkload(l[fleet.LabelKind]) {
-			uuids = append(uuids, l[fleet.LabelUUID])
-		}
-	}
-	slices.Sort(uuids)
-	d.idle, err = fleet.IdleInstances(ctx, d.store, slices.Compact(uuids), d.to, d.rules.IdleFor)
-	return err
-}
-
-func (d *detective) over(ctx context.Context, f, series string, window time.Duration) ([]query.Sample, error) {
-	if a, ok := d.store.(fleet.Aggregator); ok && len(d.o.Match) == 0 && len(d.o.Matchers) == 0 {
-		if list, err := a.OverTime(ctx, f, series, window, d.to); !errors.Is(err, fleet.ErrNotKept) {
-			return list, err
-		}
-	}
-	return d.store.Instant(ctx, f+"("+fleet.Select(series, d.o.Match, d.o.Matchers...)+"["+query.Duration(window)+"])", d.to)
-}
-
-func bySum(list []query.Sample, higher bool) map[string]float64 {
+// lowest returns the lowest value of each instance.
+func lowest(list []query.Sample) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range list {
 		key := fleet.Instance(s.Labels)
-		if old, ok := out[key]; !ok || (s.Value > old) == higher {
+		if old, ok := out[key]; !ok || s.Value < old {
 			out[key] = s.Value
 		}
 	}
 	return out
 }
 
-// rowsBySum returns the row key of each counter. If a label has just appeared, a counter has two
-// rows; the larger label set wins.
-func rowsBySum(list []query.Sample) map[string]string {
-	out, most := map[string]string{}, map[string]int{}
-	for _, s := range list {
-		key, row := fleet.Instance(s.Labels), fleet.Row(s.Labels)
-		if len(row) > most[key] {
-			out[key], most[key] = row.Key(), len(row)
+// lookBack determines how long the open counters of a bill have been idle.
+func (d *detective) lookBack(ctx context.Context, bill *Statement) (err error) {
+	var uuids []string
+	for i := range bill.Rows {
+		if l := bill.Rows[i].Labels; d.Now[fleet.Instance(l)] > 0 && fleet.IsWorkload(l[fleet.LabelKind]) {
+			uuids = append(uuids, l[fleet.LabelUUID])
 		}
 	}
-	return out
+	slices.Sort(uuids)
+	d.idle, err = fleet.IdleInstances(ctx, d.store, slices.Compact(uuids), d.to, d.rules.IdleFor)
+	return err
 }
 
 // instance is one run of a workload: everything that one pod or job holds.
@@ -233,7 +157,7 @@ func (d *detective) groups(bill *Statement) []*instance {
 			continue
 		}
 		key := fleet.Instance(r.Labels)
-		if d.now[key] <= 0 {
+		if d.Now[key] <= 0 {
 			continue // ended: no further cost
 		}
 		id := name.NameOf(r.Labels) + "\x00" + cmp.Or(r.Labels[fleet.LabelPodUID], r.Labels[fleet.LabelSlurmJob], r.Labels[fleet.LabelContainerID])
@@ -278,7 +202,7 @@ func (d *detective) merged(bill *Statement) []Row {
 // later reports whether a is a more recent label set of a counter than b: the label set of its
 // gauge if either matches, otherwise the larger set, because labels arrive late and persist.
 func (d *detective) later(key string, a, b query.Labels) bool {
-	if now := d.labels[key]; a.Key() == now || b.Key() == now {
+	if now := d.Labels[key]; a.Key() == now || b.Key() == now {
 		return a.Key() == now
 	}
 	return len(a) > len(b)
@@ -306,7 +230,7 @@ func (d *detective) finding(rule string, g *instance, at []int, part float64, ev
 		}
 		if price, ok := d.p.At(r.Labels, d.to); ok {
 			f.Priced = true
-			cost += float64(price.PerHour) / 1000 * 24 * d.now[g.keys[i]] * part
+			cost += float64(price.PerHour) / 1000 * 24 * d.Now[g.keys[i]] * part
 		}
 	}
 	f.PerDay = Money(cost)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/device/nvidia"
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/query"
 	"github.com/gpumeter/gpumeter/internal/query/querytest"
@@ -91,7 +93,7 @@ func TestFindings(t *testing.T) {
 		a.write(m)
 	}
 	p := mustParse(t, `{currency: USD, prices: [{match: {model: "NVIDIA*"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}]}`)
-	found, err := Findings(t.Context(), m, p, noon.Add(-12*time.Hour), noon)
+	found, err := FindingsOf(t.Context(), m, p, noon.Add(-12*time.Hour), noon, Rules{Facts: device.Vendors{nvidia.Facts}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +161,8 @@ prices:
   - {match: {k8s_cluster_name: "b"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 2}]}
   - {match: {model: "NVIDIA*"}, rates: [{from: 2020-01-01, kind: spot, per_hour: 7}]}`)
 	cluster := func(name string) query.Labels { return query.Labels{"k8s_cluster_name": name} }
-	want, err := Findings(t.Context(), relabelled(noon.Add(-24*time.Hour), nil, cluster("b")), p, noon.Add(-12*time.Hour), noon)
+	rules := Rules{Facts: device.Vendors{nvidia.Facts}}
+	want, err := FindingsOf(t.Context(), relabelled(noon.Add(-24*time.Hour), nil, cluster("b")), p, noon.Add(-12*time.Hour), noon, rules, Options{})
 	if err != nil || len(want) != 4 || want[0].PerDay.String() != "48.00" {
 		t.Fatal(want, err)
 	}
@@ -170,7 +173,7 @@ prices:
 		"one more":    relabelled(noon.Add(-8*time.Hour), cluster("a"), cluster("b")),
 		"two of them": relabelled(noon.Add(-11*time.Hour), cluster("b"), query.Labels{"k8s_cluster_name": "b", "host_type": "p5"}),
 	} {
-		got, err := Findings(t.Context(), late, p, noon.Add(-12*time.Hour), noon)
+		got, err := FindingsOf(t.Context(), late, p, noon.Add(-12*time.Hour), noon, rules, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,15 +2,15 @@ package cost
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 )
 
 func (d *detective) neverUsed(g *instance) *Finding {
-	at := g.all(func(i int) bool { return g.measured(i) && g.rows[i].Used == 0 && d.peak[g.keys[i]] <= d.rules.Low })
+	at := g.all(func(i int) bool { return g.measured(i) && g.rows[i].Used == 0 && d.Peak[g.keys[i]] <= d.rules.Low })
 	if len(at) < len(g.rows) {
 		return nil
 	}
@@ -50,7 +50,7 @@ func short(d time.Duration) string {
 
 func (d *detective) partlyUsed(g *instance) *Finding {
 	at := g.all(func(i int) bool {
-		return g.measured(i) && float64(g.rows[i].Used) < 0.01*float64(g.rows[i].Allocated()) && d.peak[g.keys[i]] <= d.rules.Low
+		return g.measured(i) && sizing.Unused(g.rows[i].Used, g.rows[i].Allocated(), d.Peak[g.keys[i]], d.rules.Low)
 	})
 	if len(at) == 0 || len(at) == len(g.rows) {
 		return nil
@@ -65,7 +65,7 @@ func (d *detective) partlyUsed(g *instance) *Finding {
 func (d *detective) barelyUsed(g *instance) *Finding {
 	most := 0.0
 	at := g.all(func(i int) bool {
-		peak, ok := d.peak[g.keys[i]]
+		peak, ok := d.Peak[g.keys[i]]
 		most = max(most, peak)
 		return ok && g.measured(i) && peak <= d.rules.Low && d.memoryLow[g.keys[i]] >= d.rules.Memory
 	})
@@ -76,48 +76,30 @@ func (d *detective) barelyUsed(g *instance) *Finding {
 		"keeps %s active, but their compute units never exceeded %.0f%%", gpus(len(at)), most*100)
 }
 
-// migSlices are the MIG slices of NVIDIA GPUs: sevenths of compute, eighths of memory (A30:
-// quarters of both).
-var migSlices = []struct{ compute, memory float64 }{{1. / 7, 1. / 8}, {2. / 7, 2. / 8}, {3. / 7, 4. / 8}, {4. / 7, 4. / 8}}
-
-// hasMIG reports whether a model supports MIG. For other models the finding suggests a smaller
-// device.
-func hasMIG(model string) bool {
-	for _, m := range []string{"A100", "A30", "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300"} {
-		if slices.Contains(strings.FieldsFunc(model, func(r rune) bool { return r == ' ' || r == '-' }), m) {
-			return true
-		}
-	}
-	return false
-}
-
-// fitsSmaller compares peak usage plus 10% with the slices.
+// fitsSmaller compares peaks, with headroom, with the partitions that the device can have.
 func (d *detective) fitsSmaller(g *instance) *Finding {
-	if len(g.rows) != 1 || d.period < 6*time.Hour || g.rows[0].Labels[fleet.LabelPartition] != "" {
-		return nil // a job that spans devices does so for a reason
+	if len(g.rows) != 1 || d.period < sizing.Period || g.rows[0].Labels[fleet.LabelPartition] != "" {
+		return nil // a job that spans devices does so for a reason; partitions are not judged by size
 	}
-	key, model := g.keys[0], g.rows[0].Labels[fleet.LabelModel]
-	peak, ok1 := d.peak[key]
-	memory, ok2 := d.memory[key]
-	size, ok3 := d.memSize[key]
-	if !ok1 || !ok2 || !ok3 || size <= 0 || g.rows[0].Allocated().Duration() < 4*time.Hour {
+	key, l := g.keys[0], g.rows[0].Labels
+	peak, ok1 := d.Peak[key]
+	memory, ok2 := d.Memory[key]
+	size, ok3 := d.Size[fleet.DeviceKey(l)]
+	if !ok1 || !ok2 || !ok3 || size <= 0 || g.rows[0].Allocated().Duration() < sizing.Held {
 		return nil
 	}
-	need, evidence := memory/size*1.1, map[string]float64{"activity_peak": peak, "memory_peak_bytes": memory, "memory_bytes": size}
-	if !hasMIG(model) {
-		if peak > 0.45 || need > 0.5 {
-			return nil
-		}
-		evidence["needs"] = 0.5
-		return d.finding(FitsSmaller, g, []int{0}, 0.5, evidence, "never used more than %.0f%% of its GPU and %.0f of %.0f GiB: a GPU of half the size would suffice", peak*100, memory/(1<<30), size/(1<<30))
+	evidence := map[string]float64{"activity_peak": peak, "memory_peak_bytes": memory, "memory_bytes": size}
+	need := sizing.Need{Model: l[fleet.LabelModel], Size: size, Activity: peak, Memory: memory}
+	slice, can, fits := need.Slice(d.rules.Facts)
+	switch {
+	case fits:
+		evidence["needs"] = slice.Part
+		return d.finding(FitsSmaller, g, []int{0}, 1-slice.Part, evidence, "never used more than %.0f%% of its GPU and %.1f of %.0f GiB: a partition %s would suffice", peak*100, memory/(1<<30), size/(1<<30), slice.Profile)
+	case can || peak > 0.45 || memory*(1+sizing.Headroom) > size/2:
+		return nil
 	}
-	for i, s := range migSlices {
-		if peak*1.1 <= s.compute && need <= s.memory {
-			evidence["needs"] = s.compute
-			return d.finding(FitsSmaller, g, []int{0}, 1-s.compute, evidence, "never used more than %.0f%% of its GPU and %.1f of %.0f GiB: a MIG slice of %d/7 would suffice", peak*100, memory/(1<<30), size/(1<<30), i+1)
-		}
-	}
-	return nil
+	evidence["needs"] = 0.5
+	return d.finding(FitsSmaller, g, []int{0}, 0.5, evidence, "never used more than %.0f%% of its GPU and %.0f of %.0f GiB: a GPU of half the size would suffice", peak*100, memory/(1<<30), size/(1<<30))
 }
 
 // hostBound finds an instance whose devices reach full load in bursts and wait in between. The
@@ -125,11 +107,11 @@ func (d *detective) fitsSmaller(g *instance) *Finding {
 func (d *detective) hostBound(g *instance) *Finding {
 	mean, peak, n := 0.0, 1.0, 0
 	for i, key := range g.keys {
-		m, ok := d.mean[key]
+		m, ok := d.Mean[key]
 		if !ok || !g.measured(i) {
 			return nil
 		}
-		mean, peak, n = mean+m, min(peak, d.peak[key]), n+1
+		mean, peak, n = mean+m, min(peak, d.Peak[key]), n+1
 	}
 	mean /= float64(n)
 	var used, held Seconds

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -131,6 +132,17 @@ type Group struct {
 
 	Devices   int `json:"devices"`
 	Workloads int `json:"workloads"`
+}
+
+// Uses returns what the rows had of their devices.
+func (s *Statement) Uses() []sizing.Row {
+	out := make([]sizing.Row, 0, len(s.Rows))
+	for i := range s.Rows {
+		if r := &s.Rows[i]; fleet.IsWorkload(r.about().kind) {
+			out = append(out, sizing.Row{Labels: r.Labels, Held: r.Allocated(), Used: r.Used, Unmeasured: r.Unmeasured})
+		}
+	}
+	return out
 }
 
 // Dimension is a property by which rows can be grouped.

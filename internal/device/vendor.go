@@ -42,6 +42,8 @@ type Vendor struct {
 	// ModelPrefixes and ModelSuffixes are the parts of model names that a short name
 	// omits, such as "NVIDIA ".
 	ModelPrefixes, ModelSuffixes []string
+	// Models are known beyond what the driver reports of a device.
+	Models []Model
 
 	// ListsProcesses reports whether the driver lists every process on a device. If it does,
 	// memory without a process is orphaned.

@@ -121,7 +121,9 @@ func (q *questions) silent(ctx context.Context, before map[string]*known, found 
 
 // later marks the accounts that grow across the end of the period without a sample near it.
 func (q *questions) later(ctx context.Context, before map[string]*known, found map[string]*seen, to time.Time, mark func(query.Labels)) error {
-	list, err := q.held(ctx, "min_over_time", back, to.Add(back))
+	// As far as samples are read: to an hour after the hour.
+	end := to.Add(time.Hour - 1).Truncate(time.Hour).Add(back)
+	list, err := q.held(ctx, "min_over_time", end.Sub(to), end)
 	if err != nil {
 		return err
 	}
@@ -138,17 +140,17 @@ func (q *questions) later(ctx context.Context, before map[string]*known, found m
 		case before[key] != nil:
 			last = before[key].Held
 		}
-		if v > last {
-			mark(s.Labels)
-		} else {
+		if v == last {
 			doubtful[key] = true
+		} else { // it grew, or began again, perhaps before the end
+			mark(s.Labels)
 		}
 	}
 	if len(doubtful) == 0 {
 		return nil
 	}
-	// The least value of the hour is the first one, unless the counter was reset meanwhile: then nobody knows.
-	resets, err := q.held(ctx, "resets", back, to.Add(back))
+	// The least value is the first one, unless the counter was reset meanwhile: then nobody knows.
+	resets, err := q.held(ctx, "resets", end.Sub(to), end)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (s *Store) KeepDays(ctx context.Context) {
 	both.Wait()
 }
 
-// OverTime implements fleet.Aggregator.
+// OverTime implements query.Aggregator.
 func (s *Store) OverTime(ctx context.Context, f, name string, window time.Duration, at time.Time) ([]query.Sample, error) {
 	return s.rollup.OverTime(ctx, f, name, window, at)
 }

@@ -64,6 +64,7 @@ var layers = []struct {
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/queue", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/serving", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
+	{"internal/fleet/sizing", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
 
@@ -85,10 +86,11 @@ var layers = []struct {
 	// The owner of the work on a device.
 	{"internal/workload", []string{"internal/device"}},
 	{"internal/workload/podgroup", nil},
-	{"internal/workload/kubeapi", []string{"internal/workload/podgroup", "go.yaml.in/yaml/v3"}},
+	{"internal/workload/hami", nil},
+	{"internal/workload/kubeapi", []string{"internal/workload/hami", "internal/workload/podgroup", "go.yaml.in/yaml/v3"}},
 	{"internal/workload/kubelet/...", []string{"google.golang.org/grpc/...", "k8s.io/kubelet/..."}},
 	{"internal/workload/cgroup", nil},
-	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/kubeapi", "internal/workload/kubelet"}},
+	{"internal/workload/kubernetes", []string{"internal/device", "internal/workload", "internal/workload/cgroup", "internal/workload/hami", "internal/workload/kubeapi", "internal/workload/kubelet"}},
 	{"internal/workload/runtime", []string{"internal/workload", "internal/workload/cgroup"}},
 	{"internal/workload/...", []string{"internal/natural", "internal/slurm", "internal/workload", "internal/workload/cgroup", "internal/sysfs", xsys}},
 
@@ -96,7 +98,7 @@ var layers = []struct {
 	{"internal/health", []string{"internal/device", "internal/workload"}},
 	{"internal/cost/tokens", []string{"internal/cost", "internal/fleet", "internal/fleet/serving", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/cost/worldtest", []string{"internal/fleet", "internal/query", "internal/query/querytest"}},
-	{"internal/cost", []string{"internal/fleet", "internal/fleet/sighting", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
+	{"internal/cost", []string{"internal/fleet", "internal/fleet/sighting", "internal/fleet/sizing", "internal/natural", "internal/optional", "internal/quantity", "internal/query", "go.yaml.in/yaml/v3"}},
 
 	// Node checks: reads of the kernel, and the findings of the rules.
 	{"internal/check/ata", []string{xsys}},
@@ -183,7 +185,7 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/optional", "internal/query", "internal/rebind", "internal/slo", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd", "golang.org/x/sync/errgroup"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/fleet/queue", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
@@ -207,7 +209,7 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/optional", "internal/query", "internal/scheduler"}},
+	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/query", "internal/scheduler"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/hub/days", "internal/hub/disk",

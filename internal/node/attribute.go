@@ -98,7 +98,11 @@ func (v *View) ask(readings []Reading) workload.Question {
 	q := workload.Question{Processes: map[string][]uint32{}}
 	for i := range readings {
 		r := &readings[i]
-		q.Devices = append(q.Devices, workload.Device{ID: r.ID, Aliases: r.Aliases})
+		memory, known := r.Memory.Total.Get()
+		if !known { // it does not answer: its memory did not change
+			memory = v.memoryOf(r.ID.UUID)
+		}
+		q.Devices = append(q.Devices, workload.Device{ID: r.ID, Aliases: r.Aliases, Memory: memory})
 		for _, p := range r.Processes {
 			q.Processes[r.ID.UUID] = append(q.Processes[r.ID.UUID], p.PID)
 		}
@@ -112,6 +116,15 @@ func (v *View) ask(readings []Reading) workload.Question {
 		}
 	}
 	return q
+}
+
+// memoryOf returns the memory that a device had at the last tick, 0 if that is not known.
+func (v *View) memoryOf(uuid string) float64 {
+	i := slices.IndexFunc(v.question.Devices, func(d workload.Device) bool { return d.ID.UUID == uuid })
+	if i < 0 {
+		return 0
+	}
+	return v.question.Devices[i].Memory
 }
 
 // sayAttribution notifies about each source whose reason changed. A source that is absent,

@@ -17,6 +17,7 @@ const (
 	Exclusive  Basis = "exclusive"  // one workload holds the whole device
 	ByProcess  Basis = "process"    // per-process kernel time, or the compute units that each process occupies
 	ByActivity Basis = "partition"  // per-partition activity
+	ByLimit    Basis = "limit"      // the part that it may use
 	ByGrant    Basis = "allocation" // allocation only
 )
 
@@ -30,8 +31,9 @@ type share struct {
 	use   float64 // what share was derived from; 0: it does nothing
 	basis Basis
 	// memory is the bytes it uses, if known.
-	memory device.Value
-	stale  bool
+	memory  device.Value
+	stale   bool
+	limited bool // alloc is what it may use
 }
 
 // cut is a physical device with its partitions, if any.
@@ -212,7 +214,7 @@ func (u portion) shares(o owners, whole []workload.Holding) []share {
 	}
 	scale := u.size / max(1, given) // the same unit may be allocated several times
 	for _, h := range holdings {
-		list = append(list, share{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale})
+		list = append(list, share{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale, limited: h.Limited})
 	}
 	named := o.named(holdings)
 	ran := u.running(named)
@@ -294,8 +296,11 @@ func (c cut) divide(all []share) {
 		}
 		if len(all) == 1 && all[i].Kind != workload.Unallocated && all[i].Kind != workload.Unattributed {
 			all[i].basis = Exclusive
-		} else if all[i].basis == "" {
+		} else if all[i].basis == "" || all[i].basis == ByGrant {
 			all[i].basis = ByGrant
+			if all[i].limited {
+				all[i].basis = ByLimit
+			}
 		}
 	}
 }

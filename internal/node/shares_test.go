@@ -283,6 +283,35 @@ func TestOccupancy(t *testing.T) {
 	f(map[string]float64{a.ID: 0.5, b.ID: 0.5}, ByGrant, device.Process{}, device.Process{})
 }
 
+// Catches a slice whose share says that it is one of several equal ones, and the rest of the device that is given to its holder. What
+// processes do is known better than what they may do.
+func TestLimited(t *testing.T) {
+	a, b := pod("a"), pod("b")
+	o := owners{
+		holdings: []workload.Holding{
+			{Workload: a, Device: "A", Part: 0.3, Evidence: workload.ByDevice, Limited: true}, {Workload: b, Device: "A", Part: 0.1, Evidence: workload.ByDevice},
+		},
+		processes: map[uint32]workload.Workload{1: a, 2: b},
+	}
+	f := func(want map[string]Basis, use device.Value) {
+		t.Helper()
+		list := []device.Process{{PID: 1, Utilization: use}, {PID: 2, Utilization: use}}
+		c := cut{device: &Reading{Sample: device.Sample{ID: device.ID{UUID: "A"}, Processes: list}, Up: true}}
+		got, parts := map[string]Basis{}, map[string]float64{}
+		for _, s := range c.shares(o) {
+			got[s.ID], parts[s.ID] = s.basis, s.alloc
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("bases (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(map[string]float64{a.ID: 0.3, b.ID: 0.1, workload.Unallocated: 0.6}, parts); diff != "" {
+			t.Errorf("parts (-want +got):\n%s", diff)
+		}
+	}
+	f(map[string]Basis{a.ID: ByLimit, b.ID: ByGrant, workload.Unallocated: ByGrant}, device.Value{})
+	f(map[string]Basis{a.ID: ByProcess, b.ID: ByProcess, workload.Unallocated: ByGrant}, device.Of(0.2))
+}
+
 // The activity of a partition is what the hardware counters report, and the driver's
 // utilization only without them. The compute units of a small partition are fewer than
 // those of a large one.
@@ -373,4 +402,39 @@ func TestProcessOnDeviceAndPartition(t *testing.T) {
 	f(both, map[string]float64{"x on X": 0.25, "x on Y": 0.25, "y on X": 0.25, "y on Y": 0.25})
 	granted := workload.Holding{Workload: pod("x"), Device: "A", Part: 1, Evidence: workload.ByDevice}
 	f([]workload.Holding{granted, process("x", "X")}, map[string]float64{"x on X": 0.5, "x on Y": 0.5})
+}
+
+// slice is a source with one grant that has a limit.
+type slice struct{ workload.Grant }
+
+func (s slice) Grants() []workload.Grant               { return []workload.Grant{s.Grant} }
+func (slice) Process(uint32) (workload.Workload, bool) { return workload.Workload{}, false }
+func (slice) Statuses() []workload.Status              { return nil }
+
+// Catches a slice that becomes a replica while its device does not answer, because a size that was not read is taken for none.
+func TestLimitWhileDown(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newTenancy("")
+		r.cfg.Owners = &workload.Resolver{Sources: []workload.Source{slice{workload.Grant{
+			Workload: pod("a"), Device: workload.Ref{Resource: "nvidia.com/gpu", IDs: []string{"A"}}, Held: 1, Replicas: 10, Limit: workload.Limit{Memory: 20 << 30},
+		}}}}
+		r.m.devices[0].set(func(g *gpu) { g.s.Memory.Total = device.Of(80 << 30) })
+		part := func() float64 {
+			for _, h := range r.tick(t).Readings[0].Holders {
+				if h.Kind != workload.Unallocated {
+					return h.Allocation
+				}
+			}
+			return 0
+		}
+		if got := part(); got != 0.25 {
+			t.Errorf("a quarter of a device is %g", got)
+		}
+		r.m.devices[0].set(func(g *gpu) { g.err = device.ErrLost })
+		for range 3 {
+			if got := part(); got != 0.25 {
+				t.Errorf("a quarter of a silent device is %g", got)
+			}
+		}
+	})
 }

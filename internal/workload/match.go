@@ -11,6 +11,7 @@ import (
 type Device struct {
 	ID      device.ID
 	Aliases []string
+	Memory  float64 // bytes; 0: not known
 }
 
 // names maps all names of this machine's devices to UUIDs. A name shared by two devices

@@ -16,6 +16,8 @@ type Holding struct {
 	Part     float64  `json:"part"`
 	Evidence Evidence `json:"evidence"`
 	Stale    bool     `json:"stale,omitempty"`
+	// Limited is set if Part is what the workload may use of the device.
+	Limited bool `json:"limited,omitempty"`
 }
 
 // Evidence is how a Holding is known, least certain first.
@@ -59,6 +61,7 @@ func (r *Resolver) Resolve(q Question) Answer {
 		partition[d.ID.UUID] = d.ID.Parent != ""
 	}
 	var unknown []string
+	var limits []Limit // of the holdings so far
 	for _, s := range r.Sources {
 		a.Statuses = append(a.Statuses, s.Statuses()...)
 		for _, g := range s.Grants() {
@@ -73,7 +76,12 @@ func (r *Resolver) Resolve(q Question) Answer {
 				h.Evidence = ByPartition
 			}
 			a.Holdings = append(a.Holdings, h)
+			limits = append(limits, g.Limit)
 		}
+	}
+	if n := divideLimited(a.Holdings, limits, q.Devices); n > 0 {
+		a.Statuses = append(a.Statuses, Status{"resolver", Failed, fmt.Sprintf(
+			"the limits of the workloads on %d devices add up to more than the device: they count as replicas", n)})
 	}
 	r.processes(q, &a)
 	a.Holdings = merge(a.Holdings)
@@ -190,6 +198,7 @@ func merge(list []Holding) []Holding {
 		if n := len(out); n > 0 && out[n-1].Device == h.Device && out[n-1].Workload.ID == h.Workload.ID {
 			if h.Evidence == out[n-1].Evidence {
 				out[n-1].Part = min(1, out[n-1].Part+h.Part)
+				out[n-1].Limited = out[n-1].Limited || h.Limited
 			}
 			continue
 		}

@@ -64,6 +64,14 @@ type Grant struct {
 	Held     int  `json:"held"`
 	Replicas int  `json:"replicas"`
 	Stale    bool `json:"stale,omitempty"` // the source does not answer; this is its last answer
+	// Limit is what of the device the workload may use, if it was allocated so much and no replicas. The zero Limit is none.
+	Limit Limit `json:"limit,omitzero"`
+}
+
+// Limit is a part of a device, as a claim: see divideLimited.
+type Limit struct {
+	Memory  uint64  `json:"memory"`            // bytes
+	Compute float64 `json:"compute,omitempty"` // part of the compute units; 0: as much as is free
 }
 
 // Status is one fact about a source: that it works, or what is missing.

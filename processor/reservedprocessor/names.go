@@ -17,8 +17,7 @@ import (
 // kube-scheduler has scheduler_*, too: only the parts that it does not use are ours.
 var namespaces = []string{
 	"gpu", "gpumeter", "inference", "nccl", "slurm",
-	"scheduler.claim", "scheduler_claim", "scheduler.group", "scheduler_group",
-	"scheduler.gpu", "scheduler_gpu", "scheduler.job", "scheduler_job", "scheduler.up", "scheduler_up", "scheduler.waiting", "scheduler_waiting",
+	"scheduler.claim", "scheduler_claim", "scheduler.group", "scheduler_group", "scheduler.gpu", "scheduler_gpu", "scheduler.job", "scheduler_job", "scheduler.up", "scheduler_up", "scheduler.waiting", "scheduler_waiting",
 	"scheduler.queue", "scheduler_queue_attempt", "scheduler_queue_attempts", "scheduler_queue_evicted", "scheduler_queue_fair", "scheduler_queue_gpu", "scheduler_queue_job", "scheduler_queue_wait",
 }
 

@@ -96,11 +96,10 @@ type kubernetesReceiver struct {
 	untold []kube.Event // that the pipeline refused
 
 	// What was logged last.
-	role, trouble, noWaits string
-	denied                 string
-	dropped                bool // objects were refused
-	refused                bool // the pipeline refused the last batch
-	refusedLogs            bool
+	role, trouble, noWaits, denied string
+	dropped                        bool // objects were refused
+	refused                        bool // the pipeline refused the last batch
+	refusedLogs                    bool
 }
 
 func newKubernetes(cfg *Config, set receiver.Settings, forget func()) (*kubernetesReceiver, error) {
@@ -235,18 +234,18 @@ func (r *kubernetesReceiver) say(v live.View) {
 			r.set.Logger.Warn("Some requests to the Kubernetes API failed", zap.String("reason", text))
 		}
 	}
-	if text := errText(v.Denied); v.Leads && text != r.denied {
-		if r.denied = text; text == "" {
-			r.set.Logger.Info("All objects of the Kubernetes API that explain more may be watched now")
-		} else {
-			r.set.Logger.Warn("Some objects of the Kubernetes API may not be watched, and what they would tell is absent", zap.String("reason", text))
-		}
-	}
 	if text := errText(v.NoWaits); text != r.noWaits {
 		if r.noWaits = text; text == "" {
 			r.set.Logger.Info("The times that pods waited are complete again")
 		} else {
 			r.set.Logger.Warn("Some times that pods waited are missing", zap.String("reason", text))
+		}
+	}
+	if text := errText(v.Denied); v.Leads && text != r.denied {
+		if r.denied = text; text == "" {
+			r.set.Logger.Info("All objects of the Kubernetes API that explain more may be watched now")
+		} else {
+			r.set.Logger.Warn("Some objects of the Kubernetes API may not be watched, and what they would tell is absent", zap.String("reason", text))
 		}
 	}
 	if v.Snapshot == nil {

@@ -155,15 +155,21 @@ func (q *queues) emit(round pages.Round, now time.Time) pmetric.Metrics {
 	return md
 }
 
+// queuesScope is the scope of what pages say. Who keeps the last batch of each scope, as the metrics page does, would else keep
+// either this or what the watch of the cluster says.
+var queuesScope = metadata.ScopeName + "/queueing"
+
 // scope returns the metrics of a batch, which may have none so far: the last series may have to end.
 func scope(md pmetric.Metrics, rb *metadata.ResourceBuilder) pmetric.MetricSlice {
 	if md.ResourceMetrics().Len() == 0 {
 		rb.SetServiceName("gpumeter")
 		rm := md.ResourceMetrics().AppendEmpty()
 		rb.Emit().MoveTo(rm.Resource())
-		rm.ScopeMetrics().AppendEmpty().Scope().SetName(metadata.ScopeName)
+		rm.ScopeMetrics().AppendEmpty()
 	}
-	return md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics()
+	sm := md.ResourceMetrics().At(0).ScopeMetrics().At(0)
+	sm.Scope().SetName(queuesScope)
+	return sm.Metrics()
 }
 
 // queue records what a queueing system says of a queue.

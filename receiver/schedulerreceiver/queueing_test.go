@@ -21,8 +21,10 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/scheduler/queueing/pages"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
+	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
 // Catches a queue, a word or an instance that ends up in the wrong attribute, and counts of two systems in one series.
@@ -71,6 +73,28 @@ func TestQueueing(t *testing.T) {
 			t.Errorf("%s is absent", pair)
 		}
 	}
+	if name := md.ResourceMetrics().At(0).ScopeMetrics().At(0).Scope().Name(); name == metadata.ScopeName {
+		t.Errorf("the scope is %s: on the metrics page this replaces what the watch says, and the other way around", name)
+	}
+}
+
+// Catches gauges of a process that is no longer elected: the next one reports the same.
+func TestQueueingEnds(t *testing.T) {
+	cfg := createDefaultConfig().(*Config)
+	cfg.Queueing.Pages = []PageConfig{{URL: systemPages(t) + "/yunikorn.txt"}}
+	sink := &consumertest.MetricsSink{}
+	q := newQueues(cfg, "c", receivertest.NewNopSettings(component.MustNewType("scheduler")), sink, nil)
+	q.send(t.Context(), q.emit(q.reader.Read(t.Context(), created), created))
+	for range 2 {
+		q.send(t.Context(), q.emit(pages.Round{}, created.Add(time.Minute)))
+	}
+	if n := len(sink.AllMetrics()); n != 2 {
+		t.Fatalf("%d batches, want the values and their end", n)
+	}
+	got := points(last(sink))
+	if end := ended(last(sink)); len(got) != 0 || !end["scheduler.up"] || !end["scheduler.queue.gpu.used"] || end["scheduler.queue.attempts"] {
+		t.Errorf("%v, ended %v", got, end)
+	}
 }
 
 // scheduled starts a receiver.
@@ -103,7 +127,7 @@ func scripted(t *testing.T, page func() string) (address string) {
 		if text == "" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		io.WriteString(w, text) //nolint:errcheck // the client has gone
+		io.WriteString(w, text)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL + "/ws/v1/metrics"
@@ -144,14 +168,15 @@ func TestQueueingReceiver(t *testing.T) {
 	}
 	is("the page is read", 7)
 	text.Store("")
-	await.True(t, "the page is missed", func() bool {
+	await.True(t, "the page is missed, for some rounds", func() bool {
+		down, end := 0, false
 		for _, md := range sink.AllMetrics() {
-			if ended(md)["scheduler.queue.job.count"] {
-				got, up := points(md)["scheduler.up"]
-				return up && got == 0
+			if points(md)["scheduler.up"] == 0 {
+				down++
 			}
+			end = end || ended(md)["scheduler.queue.job.count"]
 		}
-		return false
+		return end && down > 3
 	})
 	text.Store(page(3)) // the scheduler began anew
 	is("the page is back", 10)
@@ -187,8 +212,8 @@ func TestQueueingInKubernetes(t *testing.T) {
 		return scheduled(t, cfg)
 	}
 	first, logs := start()
-	await.True(t, "pods are reported, and the page hangs", func() bool {
-		return requests.Load() == 1 && points(last(first))["scheduler.job.count running ml "] == 1
+	await.True(t, "pods are reported again and again, while the page hangs", func() bool {
+		return requests.Load() == 1 && len(first.AllMetrics()) > 5 && points(last(first))["scheduler.job.count running ml "] == 1
 	})
 	close(hangs)
 	await.True(t, "the page is reported", func() bool { return points(last(first))["scheduler.queue.job.count running root.a "] == 2 })

@@ -406,6 +406,34 @@ export interface QueueAnswer {
   missed: { time: Num; cost: Num }; // free in the period while jobs waited
 }
 
+export interface SizedWorkload extends Owner {
+  models: { model: string; mean: Num }[];
+  mean: Num;
+  most: Num;
+  now: Num;
+  devices: number;
+  used: Num;
+  activity: Num;
+  activityPeak: Num;
+  memoryPeak: Num;
+  memory: Num;
+  observed: Num;
+  advice: { kind: string; devices: number; enough: number; model?: string; profile?: string; memory: Num; text: string; perDay: Num; hours: Num }[];
+  because?: string;
+}
+
+export interface SizingAnswer {
+  at: number;
+  from: number;
+  to: number;
+  headroom: Num;
+  currency?: string;
+  simulated: Simulation;
+  workloads: SizedWorkload[];
+  more?: number;
+  notes?: string[];
+}
+
 export interface TimelineMoment {
   time: number; // Unix milliseconds
   what: string;

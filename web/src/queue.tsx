@@ -2,6 +2,7 @@ import { type QueueAnswer, type QueueJob, type QueuePool, type QueueShare, type 
 import { Chart } from "./chart";
 import * as f from "./format";
 import { Answer, Empty, type Head, Simulated, Table, useNow } from "./parts";
+import { Sizing } from "./sizing";
 import { type Route, change, href, spanOf, timesOf } from "./route";
 
 const sum = <T,>(list: T[], of: (x: T) => number | null) => list.reduce((n, x) => n + (of(x) ?? 0), 0);
@@ -146,6 +147,9 @@ const waitHeads = (several: boolean): Head<QueueWait>[] => [
   { key: "mean", title: "Mean", value: (w) => w.mean, cell: (w) => f.span(w.mean), number: true, minor: true },
 ];
 
+/** sources are who is asked about a queue, by scheduler; the others have metrics pages. */
+const sources: Record<string, string> = { slurm: "The Slurm controller", kubernetes: "The Kubernetes API" };
+
 function Headline({ data }: { data: QueueAnswer }) {
   const waiting = sum(data.clusters, (c) => c.waiting);
   const gpus = sum(data.jobs, (j) => j.gpus);
@@ -186,7 +190,7 @@ function Headline({ data }: { data: QueueAnswer }) {
       </p>
       {out.map((c) => (
         <p key={c.cluster + c.scheduler} class="banner" role="status">
-          The {c.scheduler === "slurm" ? "Slurm controller" : "Kubernetes API"}
+          {sources[c.scheduler] ?? `The metrics page of ${c.scheduler}`}
           {c.cluster && ` of ${c.cluster}`} does not answer everything: some numbers are missing.
         </p>
       ))}
@@ -238,6 +242,7 @@ export function QueuePage({ route }: { route: Route }) {
                 <p class="muted small">Asked is given and waited for. Busy is the measured use of what is given, in whole GPUs; idle GPUs have done nothing for ten minutes.</p>
               </section>
             )}
+            <Sizing times={timesOf(span, now / 1000)} />
             {data.queues.length > 0 && (
               <section class="card">
                 <h2>Queues, as their systems count</h2>

@@ -25,5 +25,6 @@ var Facts = device.Vendor{
 	ModelLabels:    []string{"nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"},
 	ModelPrefixes:  []string{"NVIDIA "},
 	ModelSuffixes:  []string{" 80GB HBM3", "-SXM4-80GB"}, // common on H100 and A100
+	Models:         models,
 	ListsProcesses: true,
 }

@@ -88,9 +88,10 @@ func (s *stats) of(f string) float64 {
 	return s.sum / float64(s.count)
 }
 
-// OverTime implements fleet.Aggregator. Series without samples for a day are omitted.
+// OverTime implements query.Aggregator. Series without samples for a day are omitted.
 func (r *Rollup) OverTime(ctx context.Context, f, name string, window time.Duration, at time.Time) ([]query.Sample, error) {
-	g, newest := r.gauges[name], r.newest()
+	g, newest := r.gauges[name], r.newest().UTC()
+	at = at.UTC() // hours are keys
 	from := at.Add(-window)
 	first, last := from.Truncate(time.Hour), at
 	if first.Before(from) {
@@ -164,7 +165,7 @@ func (r *Rollup) Run(ctx context.Context, failed func(error)) {
 
 // Fill reads the hours that are missing, the newest first.
 func (r *Rollup) Fill(ctx context.Context) error {
-	newest := r.newest()
+	newest := r.newest().UTC()
 	if newest.IsZero() {
 		return nil
 	}

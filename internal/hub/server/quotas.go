@@ -302,7 +302,7 @@ func (q *quotas) page(title string, scope access.Scope, store query.Store, log e
 			return slices.DeleteFunc(list, func(u view.Quota) bool { return !own[u.Team] && u.Used == 0 }), nil
 		}
 	}
-	o := view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Marks: marks, Zone: q.zone}
+	o := view.Options{Title: title, Team: scope.String(), ShortModel: q.vendors.ShortModel, Facts: q.vendors, Marks: marks, Zone: q.zone}
 	if q.objectives != nil {
 		o.Objectives = func(ctx context.Context, at time.Time) (*slo.Report, error) { return q.objectives.at(ctx, store, at) }
 	}

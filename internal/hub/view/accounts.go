@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 )
 
 // Accounts computes the money side of the page. A nil function means that the hub does not
@@ -25,7 +26,7 @@ type Accounts struct {
 	// devices' time is somebody else's.
 	Cover func(ctx context.Context, b *Bill) (*Coverage, error)
 	// Findings returns the waste in a bill.
-	Findings func(ctx context.Context, b *Bill) ([]Finding, error)
+	Findings func(ctx context.Context, b *Bill, facts sizing.Facts) ([]Finding, error)
 	// Quotas returns the teams' quotas and how much of each is used.
 	Quotas func(ctx context.Context, at time.Time) ([]Quota, error)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 	"github.com/gpumeter/gpumeter/internal/query"
 )
 
@@ -31,8 +32,8 @@ func Cost(store query.Store, prices cost.Prices, quotas []cost.Quota) Accounts {
 		}
 		return coverageOf(c), nil
 	}
-	a.Findings = func(ctx context.Context, b *Bill) ([]Finding, error) {
-		list, err := cost.FindingsIn(ctx, store, prices, b.Statement, cost.Rules{}, cost.Options{})
+	a.Findings = func(ctx context.Context, b *Bill, facts sizing.Facts) ([]Finding, error) {
+		list, err := cost.FindingsIn(ctx, store, prices, b.Statement, cost.Rules{Facts: facts}, cost.Options{})
 		if err != nil {
 			return nil, err
 		}

@@ -96,7 +96,7 @@ func (v *viewer) findings(ctx context.Context, r request) ([]Finding, error) {
 		if err != nil {
 			return nil, err
 		}
-		return v.accounts.Findings(ctx, bill)
+		return v.accounts.Findings(ctx, bill, v.opts.Facts)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot find waste: %w", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/fleet"
 	"github.com/gpumeter/gpumeter/internal/fleet/queue"
 	"github.com/gpumeter/gpumeter/internal/fleet/serving"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -32,6 +33,7 @@ type Options struct {
 	// ShortModel returns a model name without the vendor's name; nil leaves model names
 	// unchanged.
 	ShortModel func(model string) string
+	Facts      sizing.Facts  // of models; nil: nobody knows what would be smaller
 	Marks      *triage.Marks // what people said about findings; may be nil
 	// Objectives returns how the service level objectives are met at a moment; nil if nobody judges them.
 	Objectives func(ctx context.Context, at time.Time) (*slo.Report, error)
@@ -72,6 +74,7 @@ type viewer struct {
 	fleets memory[int64, *fleet.Fleet]
 	bills  memory[span, *Bill]
 	found  memory[span, []Finding]
+	sizes  memory[span, *sizing.Report]
 	served memory[int64, []serving.Row]
 	// periods is what was served in a period.
 	periods    memory[span, *tokens.Bill]
@@ -94,8 +97,8 @@ func (v *viewer) fleetAt(ctx context.Context, at time.Time) (*fleet.Fleet, error
 	return v.fleets.get(ctx, at.Unix(), v.opts.Now(), freshness, func(ctx context.Context) (*fleet.Fleet, error) { return v.fleet.At(ctx, at) })
 }
 
-// Handler serves fleet, workloads, gpu, workload, serving, queue, timeline, events, cost, waste, prices, search, range, since
-// and usage below its mount point. log may be nil.
+// Handler serves fleet, workloads, gpu, workload, serving, queue, timeline, events, cost, waste, sizing, prices, search, range, since,
+// usage and peaks below its mount point. log may be nil.
 func Handler(store query.Store, accounts Accounts, log events.Log, o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -133,12 +136,14 @@ func Handler(store query.Store, accounts Accounts, log events.Log, o Options) ht
 		"events":    v.eventsPage,
 		"cost":      v.costPage,
 		"waste":     v.wastePage,
+		"sizing":    v.sizingPage,
 		"prices":    v.pricesPage,
 		"search":    v.searchPage,
 		"range":     v.rangePage,
 		"since":     v.sincePage,
 
-		remote.Page: v.usagePage,
+		remote.Page:      v.usagePage,
+		remote.PeaksPage: v.peaksPage,
 	} {
 		mux.HandleFunc("GET /"+name, v.serve(answer))
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 	"github.com/gpumeter/gpumeter/internal/fleet"
+	"github.com/gpumeter/gpumeter/internal/fleet/sizing"
 	"github.com/gpumeter/gpumeter/internal/hub/events"
 	"github.com/gpumeter/gpumeter/internal/hub/triage"
 	"github.com/gpumeter/gpumeter/internal/query"
@@ -132,7 +133,7 @@ func priced() Accounts {
 			free.Amounts = cost.Amounts{Unallocated: held, Unpriced: held}
 			return billOf(statement(busy, free)), nil
 		},
-		Findings: func(context.Context, *Bill) ([]Finding, error) {
+		Findings: func(context.Context, *Bill, sizing.Facts) ([]Finding, error) {
 			return []Finding{
 				{Rule: "b", Title: "no price", PerDay: number(absent)},
 				{Rule: "a", Title: "Held and idle", Detail: "d", Owner: &train, GPUs: []GPURef{{UUID: "GPU-b"}}, PerDay: 48},

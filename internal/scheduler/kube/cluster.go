@@ -72,9 +72,6 @@ func (p *pods) len() int { return len(p.own) + len(p.rest) }
 // seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
 func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 	c.history.seen(old, p, now)
-	if c.evictions != nil && c.synced.pods && p.Evicted != "" && (old == nil || old.Evicted == "") {
-		c.evictions.add(p)
-	}
 	if c.waits != nil {
 		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods}
 		if old != nil {
@@ -84,6 +81,9 @@ func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 			}
 		}
 		c.happened(s, c.waits.seen(s))
+	}
+	if c.evictions != nil && c.synced.pods && p.Evicted != "" && (old == nil || old.Evicted == "") {
+		c.evictions.add(p)
 	}
 }
 

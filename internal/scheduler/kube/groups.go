@@ -198,6 +198,12 @@ func (s *Snapshot) group(p *Pod) *Group {
 	return s.Groups[i]
 }
 
+// waitsForOthers reports whether a pod gets a place only together with others that have none so far.
+func (s *Snapshot) waitsForOthers(p *Pod) bool {
+	g := s.group(p)
+	return g != nil && g.System.Together() && g.State() == Waiting
+}
+
 // saysGroup says what the group of a pod needs, and what the queueing system says, empty if there is neither.
 func (s *Snapshot) saysGroup(p *Pod) []string {
 	var lines []string

@@ -91,6 +91,27 @@ func TestGroups(t *testing.T) {
 	f("k0", scheduler.Gang, 2, "Its group kg (kueue) needs 3 pods: 2 exist, none has a place. Those that wait ask for 1 GPU, and 2 are free.")
 }
 
+// Catches members of one gang that wait for several reasons: each fits alone, and the scheduler says of each what keeps it from the node
+// once the others are there.
+func TestReasonOfMembers(t *testing.T) {
+	c := NewCluster(vendors, "", nil)
+	into(t, c, map[string][]object{"scheduling.volcano.sh PodGroup": {podGroup("v", 3), podGroup("placed", 1)}})
+	set(t, NodeSink{c}, node("gn1", "64"))
+	volcano := func(group string) object { return annotations("scheduling.k8s.io/group-name", group) }
+	full := refused("0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu.")
+	set(t, at(c, epoch),
+		pod("v0", "", 3, "1", volcano("v"), full), pod("v1", "", 3, "1", volcano("v"), refused("Pod ml/v1 can possibly be assigned to gn1, once resource is released and minAvailable is satisfied")),
+		pod("v2", "", 3, "1", volcano("v"), refused("no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs.")),
+		pod("placed-0", "gn1", 1, "1", volcano("placed")), pod("more", "", 3, "1", volcano("placed"), full), pod("alone", "", 3, "1", full),
+	)
+	s := c.Snapshot(epoch)
+	for name, want := range map[string]scheduler.Reason{"v0": scheduler.Gang, "v1": scheduler.Gang, "v2": scheduler.Gang, "more": scheduler.New, "alone": scheduler.New} {
+		if got := s.Reason(s.find(t, name)); got != want {
+			t.Errorf("%s waits for the reason %s, want %s", name, got, want)
+		}
+	}
+}
+
 // Catches a gated pod whose Workload says that a quota is the reason, or something else, and that is shown as held for no
 // reason, and a Workload that is not found because a pod names it in another way.
 func TestWorkloads(t *testing.T) {

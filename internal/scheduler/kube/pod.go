@@ -248,12 +248,12 @@ func (o *podObject) movable() bool {
 func (o *podObject) conditions(p *Pod) {
 	for _, c := range o.Status.Conditions {
 		switch {
-		case c.Type == "DisruptionTarget" && c.Status == "True":
-			p.Evicted = cmp.Or(disruptions[c.Reason], "other")
 		case c.Type == "PodReadyToStartContainers" && c.Status == "True":
 			p.Sandboxed = c.LastTransitionTime
 		case c.Type == "Initialized" && c.Status == "True":
 			p.Initialized = c.LastTransitionTime
+		case c.Type == "DisruptionTarget" && c.Status == "True":
+			p.Evicted = cmp.Or(disruptions[c.Reason], "other")
 		case c.Type != "PodScheduled":
 		case c.Status == "True":
 			p.Scheduled = c.LastTransitionTime

@@ -39,7 +39,11 @@ func (s *Snapshot) reason(p *Pod, obstacle func() scheduler.Reason) scheduler.Re
 	// By its devices, CPU, memory, taints and labels the pod fits: the scheduler knows of something else, or it
 	// has not looked since there is room.
 	modeled := []scheduler.Reason{scheduler.Device, scheduler.CPU, scheduler.Memory, scheduler.Taint, scheduler.Slots, scheduler.Unavailable}
-	return cmp.Or(said(verdict.Causes, func(r scheduler.Reason) bool { return !slices.Contains(modeled, r) }), scheduler.New)
+	r := cmp.Or(said(verdict.Causes, func(r scheduler.Reason) bool { return !slices.Contains(modeled, r) }), scheduler.New)
+	if (r == scheduler.New || r == scheduler.Other) && s.waitsForOthers(p) {
+		return scheduler.Gang // it fits alone, and others of its group do not fit beside it
+	}
+	return r
 }
 
 // obstacle returns what keeps pods of a demand from the nodes with enough free devices, or nothing if they fit one.

@@ -75,8 +75,8 @@ func (s PodSink) Delete(object []byte) {
 		next := c.resolve(&p, old)
 		if c.judgeEviction(old, next, true); next.accelerated() {
 			c.seen(old, next, now, false) // it may have been scheduled since
+			c.gone(next, now)
 		}
-		c.gone(next, now)
 	}
 	delete(c.pods.own, p.UID)
 	delete(c.pods.rest, p.UID)

@@ -3,6 +3,7 @@ package queueing
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -62,14 +63,23 @@ type Memory struct {
 	reading               int
 }
 
-// process is one that counts.
+// process is who counts at an address: one process after the other, or several in turn behind a load balancer.
 type process struct {
-	started float64 // in seconds since 1970; 0: not known
-	read    time.Time
-	// since is when what a new series of this process has counted was 0 at the latest; zero: not known.
+	starts []float64 // when they began, in seconds since 1970, the last few; 0: not known
+	now    float64   // of starts, that of this reading
+	read   time.Time
+	// since is when what a new series at this address has counted was 0 at the latest; zero: not known.
 	since time.Time
-	fresh bool // it began anew since it was read before
-	seen  int  // the last reading that had it
+	seen  int // the last reading that had it
+}
+
+// maxStarts bounds the processes of an address that are told apart.
+const maxStarts = 4
+
+// part is a series of one process at an address.
+type part struct {
+	started float64
+	series  string
 }
 
 type totalKey struct {
@@ -81,8 +91,8 @@ type totalKey struct {
 type total struct {
 	since  time.Time
 	n      float64
-	all    *Buckets           // of a histogram
-	series map[string]Buckets // the last values: of a counter in Sum
+	all    *Buckets         // of a histogram
+	series map[part]Buckets // the last values: of a counter in Sum
 }
 
 // NewMemory returns a Memory that knows nothing.
@@ -132,7 +142,7 @@ func (m *Memory) Follow(r *Reading, now, watched time.Time) *Report {
 	return out
 }
 
-// process updates what is known of a process.
+// process updates what is known of who counts at an address.
 func (m *Memory) process(instance string, started float64, now, watched time.Time) {
 	p := m.processes[instance]
 	if p == nil {
@@ -142,11 +152,32 @@ func (m *Memory) process(instance string, started float64, now, watched time.Tim
 		}
 		m.processes[instance] = p
 	} else {
-		const rounding = 2 // seconds, of clocks that are adjusted
-		p.fresh = started != 0 && p.started != 0 && (started > p.started+rounding || started < p.started-rounding)
 		p.since = p.read
 	}
-	p.read, p.started, p.seen = now, cmp.Or(started, p.started), m.reading
+	p.read, p.seen = now, m.reading
+	const rounding = 2 // seconds, of clocks that are adjusted
+	i := slices.IndexFunc(p.starts, func(known float64) bool { return started == 0 || known == 0 || math.Abs(started-known) <= rounding })
+	if i < 0 {
+		p.starts = append([]float64{started}, p.starts...)
+		i = 0
+	}
+	p.now = p.starts[i]
+	if len(p.starts) > maxStarts {
+		m.drop(instance, p.starts[maxStarts])
+		p.starts = p.starts[:maxStarts]
+	}
+}
+
+// drop forgets the series of a process.
+func (m *Memory) drop(instance string, started float64) {
+	for key, t := range m.totals {
+		if key.instance != instance {
+			continue
+		}
+		before := len(t.series)
+		maps.DeleteFunc(t.series, func(s part, _ Buckets) bool { return s.started == started })
+		m.series -= before - len(t.series)
+	}
 }
 
 // add takes the value of a series. It reports whether it counts.
@@ -160,23 +191,24 @@ func (m *Memory) add(key totalKey, series string, now Buckets) bool {
 		if m.series >= maxSeries {
 			return false
 		}
-		t = &total{since: p.since, series: map[string]Buckets{}}
+		t = &total{since: p.since, series: map[part]Buckets{}}
 		if now.Counts != nil {
 			t.all = &Buckets{Bounds: now.Bounds, Counts: make([]uint64, len(now.Counts))}
 		}
 		m.totals[key] = t
 	}
-	before, known := t.series[series]
+	of := part{p.now, series}
+	before, known := t.series[of]
 	if !known {
 		if m.series >= maxSeries {
 			return false
 		}
 		m.series++
 	}
-	if p.fresh || now.below(before) {
+	if now.below(before) { // it began anew, and does not say when
 		before = Buckets{}
 	}
-	t.series[series] = now
+	t.series[of] = now
 	if t.all == nil {
 		t.n += now.Sum - before.Sum
 		return true

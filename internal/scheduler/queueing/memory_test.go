@@ -76,6 +76,32 @@ func TestMemory(t *testing.T) {
 	}, strings.ReplaceAll(page(50, 4, 2), `le="1"`, `le="2"`)+"scheduler_schedule_attempts_total{profile=\"a\",result=\"unschedulable\"} 2\n")
 }
 
+// Catches processes that answer in turn, as behind a load balancer, and count as many restarts, and memory that grows with those.
+func TestMemoryInTurn(t *testing.T) {
+	m := NewMemory()
+	f := func(want, began int, attempts float64) {
+		t.Helper()
+		now := start.Add(time.Hour)
+		got := m.Follow(Read("kube-scheduler", pages(page(began, attempts, 1)), vendors, nil), now, start)
+		for _, s := range got.Sums {
+			if s.N != float64(want) {
+				t.Errorf("%v attempts, want %v", s.N, want)
+			}
+		}
+	}
+	f(100, 0, 100)
+	f(101, 1000, 1)
+	f(102, 0, 101)
+	f(104, 1000, 3)
+	f(105, 1, 102) // its clock was adjusted
+	for i := range 3 * maxStarts {
+		f(106+i, 2000+10*i, 1)
+	}
+	if n := len(m.totals[totalKey{Point{Name: Attempts, Word: "scheduled"}, "a-0"}].series); n != maxStarts || m.series != 2*maxStarts {
+		t.Errorf("%d processes with %d series are remembered, want %d", n, m.series, maxStarts)
+	}
+}
+
 // Catches memory that grows with what a page invents, and sums that are wrong because of the limit.
 func TestMemoryBounds(t *testing.T) {
 	m := NewMemory()

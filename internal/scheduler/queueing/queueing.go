@@ -109,8 +109,13 @@ func Wanted(line []byte) bool {
 		return false
 	}
 	name := string(line[:end])
-	if families[name] { // a pod has a line for each phase
-		return name != ksmPhase && name != ksmScheduled || !bytes.HasSuffix(line, []byte("} 0"))
+	switch {
+	case bytes.Contains(line, []byte(`resource="cpu"`)), bytes.Contains(line, []byte(`resource="memory"`)):
+		return false // of each pod and queue
+	case name == ksmPhase || name == ksmScheduled:
+		return !bytes.HasSuffix(line, []byte("} 0")) // a pod has a line for each phase
+	case families[name]:
+		return true
 	}
 	return slices.ContainsFunc(systems, func(s system) bool { return s.marked(name) })
 }

@@ -2,6 +2,7 @@ package queueing
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -248,9 +249,7 @@ task_scheduling_latency_milliseconds_sum 4000
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("with a known parent (-want +got):\n%s", diff)
 	}
-	for key, v := range map[string]float64{"gpu.nominal dep": 16, "gpu.used dep": 10.5, "gpu.borrowed dep": 0, "fair_share dep": 10.5 / 32} {
-		want[key] = v
-	}
+	maps.Copy(want, map[string]float64{"gpu.nominal dep": 16, "gpu.used dep": 10.5, "gpu.borrowed dep": 0, "fair_share dep": 10.5 / 32})
 	reads(t, "kai", want, controller, scheduler)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumeter/gpumeter/internal/workload/hami"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
@@ -381,6 +382,26 @@ func TestNode(t *testing.T) {
 		c := start(t, withEverything(), Config{})
 		if diff := cmp.Diff(Node{Zone: "eu-1b", Region: "eu-1"}, c.Node()); diff != "" {
 			t.Errorf("node (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Catches slices of HAMi that are lost between the API server and the pod, or that go to another container.
+func TestSlices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := kubeapitest.New()
+		s.PutPod(kubeapitest.Pod("node1", "ml", "chat", "uid-1", object{
+			"metadata": object{"annotations": object{hami.Annotation: ";GPU-a,NVIDIA,1024,30:;"}},
+			"spec":     object{"nodeName": "node1", "initContainers": []object{{"name": "load"}}, "containers": []object{{"name": "main"}}},
+		}))
+		s.PutPod(kubeapitest.Pod("node1", "ml", "bad", "uid-2", object{"metadata": object{"annotations": object{hami.Annotation: "GPU-a,NVIDIA:;"}}}))
+		c := start(t, s, Config{})
+		good, _ := c.PodByUID("uid-1")
+		if diff := cmp.Diff(map[string][]hami.Slice{"main": {{Device: "GPU-a", Memory: 1 << 30, Compute: 0.3}}}, good.Slices); diff != "" || good.SlicesErr != nil {
+			t.Errorf("%v (-want +got):\n%s", good.SlicesErr, diff)
+		}
+		if bad, ok := c.PodByUID("uid-2"); !ok || bad.SlicesErr == nil || bad.Slices != nil {
+			t.Errorf("malformed slices: %+v", bad)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpumeter/gpumeter/internal/workload/hami"
 	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
@@ -29,6 +30,10 @@ type Pod struct {
 	ContainerIDs map[string]string // name by id, without the runtime's scheme
 	// Pages are where the annotations say that metrics pages are.
 	Pages []Page
+	// Slices are what an annotation says that HAMi gave to the containers, by name, and SlicesErr why it cannot be read. Whoever may
+	// change the pod may change them.
+	Slices    map[string][]hami.Slice
+	SlicesErr error
 }
 
 // Page is where a pod says that it has a metrics page.
@@ -241,6 +246,8 @@ type annotations struct {
 	KServeScrape string `json:"serving.kserve.io/enable-prometheus-scraping"`
 	KServePort   string `json:"prometheus.kserve.io/port"`
 	KServePath   string `json:"prometheus.kserve.io/path"`
+
+	Slices string `json:"hami.io/vgpu-devices-allocated"` // hami.Annotation
 }
 
 // pages returns where the annotations say that metrics pages are.
@@ -321,6 +328,10 @@ func (s *podStore) strip(p *podObject) *pod {
 		for _, c := range list {
 			out.Containers = append(out.Containers, c.Name)
 		}
+	}
+	if text := m.Annotations.Slices; text != "" {
+		inits := len(p.Spec.InitContainers)
+		out.Slices, out.SlicesErr = hami.Of(text, out.Containers[:inits], out.Containers[inits:])
 	}
 	for _, list := range [][]container{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for _, c := range list {

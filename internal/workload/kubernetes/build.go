@@ -20,6 +20,8 @@ type builder struct {
 
 	grants []workload.Grant
 	wait   bool
+	// refused are the pods whose slices contradict what the kubelet gave, as namespace/name.
+	refused []string
 }
 
 // replica identifies the device behind a set of replicas.
@@ -38,8 +40,12 @@ func (b *builder) build() {
 	}
 	var list []running
 	for _, a := range b.snapshot.Allocations {
-		w, ended := b.allocated(a)
-		if ended {
+		p := b.named(a.Namespace, a.Pod)
+		if p.Phase == "Succeeded" || p.Phase == "Failed" {
+			continue
+		}
+		w := b.workload(p, a.Container, "")
+		if b.sliced(a, p, w) {
 			continue
 		}
 		list = append(list, running{a, w})
@@ -145,12 +151,6 @@ func (b *builder) names(d kubelet.ClaimDevice) []string {
 		}
 	}
 	return append(ids, kubeapi.Names(d.Device)...)
-}
-
-// allocated returns the workload of an allocation, and whether its pod has ended.
-func (b *builder) allocated(a kubelet.Allocation) (w workload.Workload, ended bool) {
-	p := b.named(a.Namespace, a.Pod)
-	return b.workload(p, a.Container, ""), p.Phase == "Succeeded" || p.Phase == "Failed"
 }
 
 // named returns what is known about the pod that currently has the name.

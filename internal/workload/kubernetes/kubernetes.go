@@ -11,6 +11,7 @@
 // These hold a device:
 //
 //   - A container that a device plugin allocated a device to, or replicas of it.
+//   - A container to which HAMi gave a slice of a device, as far as its annotation can be believed: see sliced.
 //   - Every container of every pod that shares a claim, in equal parts.
 //
 // These do not:
@@ -110,6 +111,8 @@ type built struct {
 	from   basis
 	at     time.Time
 	wait   bool // some of it will be known in a moment
+	// refused are the pods whose slices are not believed.
+	refused []string
 }
 
 type basis struct {
@@ -176,7 +179,7 @@ func (s *Source) Grants() []workload.Grant {
 	}
 	b := builder{cfg: s.cfg, api: api, current: from.api == workload.OK, snapshot: snapshot, stale: from.kubelet == workload.Stale}
 	b.build()
-	s.built = built{grants: b.grants, from: from, at: now, wait: b.wait}
+	s.built = built{grants: b.grants, from: from, at: now, wait: b.wait, refused: b.refused}
 	return b.grants
 }
 

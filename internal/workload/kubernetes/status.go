@@ -19,12 +19,13 @@ const (
 	fromKubelet = "kubelet"
 	fromAPI     = "kubernetes_api"
 	fromCgroup  = "cgroup"
+	fromHAMi    = "hami"
 )
 
 // Statuses implements workload.Source. It returns one Status per source and reason.
 func (s *Source) Statuses() []workload.Status {
 	now := time.Now()
-	list := slices.Concat(s.kubeletStatus(now), s.apiStatus(now), s.cgroupStatus(now))
+	list := slices.Concat(s.kubeletStatus(now), s.apiStatus(now), s.sliceStatus(), s.cgroupStatus(now))
 	var out []workload.Status
 	for _, st := range list {
 		i := slices.IndexFunc(out, func(o workload.Status) bool { return o.Source == st.Source && o.Reason == st.Reason })

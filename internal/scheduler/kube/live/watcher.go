@@ -59,7 +59,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	w.api.Close()
 }
 
-// Lead follows pods, nodes and further kinds until ctx is done. It implements kubeapi.Leader.
+// Lead follows pods and nodes until ctx is done. It implements kubeapi.Leader.
 func (w *Watcher) Lead(ctx context.Context, note string) {
 	waits, damaged := kube.ContinueWaits(note, time.Now())
 	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, waits)

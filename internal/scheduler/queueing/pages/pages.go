@@ -4,6 +4,7 @@ package pages
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -100,7 +101,7 @@ func keep(from io.Reader, most, few int) ([]byte, error) {
 		line, err := lines.ReadSlice('\n')
 		part := errors.Is(err, bufio.ErrBufferFull)
 		if !part && !long {
-			if text := strings.TrimRight(string(line), " \t\r\n"); queueing.Wanted([]byte(text)) {
+			if text := bytes.TrimRight(line, " \t\r\n"); queueing.Wanted(text) {
 				kept = append(append(kept, text...), '\n')
 			}
 		}

@@ -58,7 +58,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *site) put(path, page string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pages[path] = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, page) } //nolint:errcheck // the client has gone
+	s.pages[path] = func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, page) }
 }
 
 func (s *site) requests() []string {
@@ -161,8 +161,8 @@ func TestReader(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	s, address := serve(t)
 	s.pages["/metrics"] = func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, kueue("leader", 3)) //nolint:errcheck // the client has gone
-		http.NewResponseController(w).Flush() //nolint:errcheck // the same
+		io.WriteString(w, kueue("leader", 3))
+		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}
 	r := NewReader(Config{Targets: []Target{target(t, address+"/metrics")}, Vendors: vendors, Timeout: 10 * time.Millisecond}, start)
@@ -253,6 +253,7 @@ func TestKeep(t *testing.T) {
 	f(strings.NewReader("# HELP kueue_a b\nkueue_a 1\r\ngo_threads 3\nkueue_b{x=\"y\"} 2 \n\nkueue_c 3"), "kueue_a 1\nkueue_b{x=\"y\"} 2\nkueue_c 3\n", "")
 	f(strings.NewReader("kueue_a{x=\""+long+"kueue_b\"} 1\nkueue_c 3\n"), "kueue_c 3\n", "")
 	f(strings.NewReader("kube_pod_status_phase{phase=\"Failed\"} 0\nkube_pod_status_phase{phase=\"Running\"} 1\nkube_node_status_allocatable{} 0\n"), "kube_pod_status_phase{phase=\"Running\"} 1\nkube_node_status_allocatable{} 0\n", "")
+	f(strings.NewReader("kueue_cluster_queue_resource_usage{resource=\"cpu\"} 8\nkueue_cluster_queue_resource_usage{resource=\"x.com/cpu\"} 8\n"), "kueue_cluster_queue_resource_usage{resource=\"x.com/cpu\"} 8\n", "")
 	f(endless{"kueue_a{x=\"" + strings.Repeat("y", 1000) + "\"} 1\n"}, "", "bytes about queues")
 	f(endless{strings.Repeat("go_threads 1\n", 1000)}, "", "has more than 1048576 bytes")
 	f(io.MultiReader(strings.NewReader("kueue_a 1\n"), broken{}), "", "cannot read the page: connection reset")

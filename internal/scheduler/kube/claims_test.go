@@ -225,11 +225,15 @@ func TestClaimsWait(t *testing.T) {
 	at(c, epoch).Put(raw(t, claims("a", "", "g=a")))
 	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
 	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"}, "a")))
-	c.Snapshot(now)
-	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"})))
-	c.Snapshot(now)
-	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
-	if h := w.Totals().Scheduled["ml"]; h == nil || h.Count != 1 || h.Sum != 60 {
-		t.Errorf("%+v, want one wait of 60 s", h)
+	counted := func(when string) {
+		t.Helper()
+		c.Snapshot(now)
+		if h := w.Totals().Scheduled["ml"]; h == nil || h.Count != 1 || h.Sum != 60 {
+			t.Errorf("%s: %+v, want one wait of 60 s", when, h)
+		}
 	}
+	counted("the claim is known")
+	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"})))
+	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
+	counted("both have changed")
 }

@@ -112,8 +112,12 @@ func (c *Cluster) resolveAll(now time.Time) {
 		}
 		if next := c.resolve(p, p); next.claims.found != p.claims.found || next.key() != p.key() {
 			c.pods.own[uid] = next
-			if next.accelerated() {
+			switch {
+			case !next.accelerated():
+			case !p.accelerated():
 				c.seen(p, next, now, true)
+			default:
+				c.history.seen(p, next, now)
 			}
 		}
 	}

@@ -207,3 +207,33 @@ func TestClaimsChange(t *testing.T) {
 	kinds["ResourceClaim"].Lost(false)
 	f("they are known again", 6, 8)
 }
+
+// Catches a wait that is lost because the claim of the pod was known later than the pod was scheduled, and one that counts
+// again when the claim changes.
+func TestClaimsWait(t *testing.T) {
+	w := NewWaits(epoch)
+	c := NewCluster(claiming, "", w)
+	var claimSink Kind
+	for _, k := range c.Kinds() {
+		if set(t, k.Sink); k.Kind == "ResourceClaim" {
+			claimSink = k
+		}
+	}
+	now := epoch.Add(time.Minute)
+	scheduled := object{"status": object{"conditions": []any{object{"type": "PodScheduled", "status": "True", "lastTransitionTime": now.Format(time.RFC3339)}}}}
+	set(t, at(c, epoch))
+	at(c, epoch).Put(raw(t, claims("a", "", "g=a")))
+	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
+	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"}, "a")))
+	counted := func(when string) {
+		t.Helper()
+		c.Snapshot(now)
+		if h := w.Totals().Scheduled["ml"]; h == nil || h.Count != 1 || h.Sum != 60 {
+			t.Errorf("%s: %+v, want one wait of 60 s", when, h)
+		}
+	}
+	counted("the claim is known")
+	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"})))
+	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
+	counted("both have changed")
+}

@@ -89,6 +89,9 @@ func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 
 // gone records that a pod exists no more.
 func (c *Cluster) gone(p *Pod, now time.Time) {
+	if !p.accelerated() {
+		return
+	}
 	c.history.gone(p, now)
 	if c.waits != nil {
 		c.waits.gone(p.UID)

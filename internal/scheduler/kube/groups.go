@@ -233,8 +233,11 @@ var titles = map[podgroup.System]string{
 }
 
 func exist(present, missing int) string {
-	if missing == 0 {
+	switch {
+	case missing == 0:
 		return "all exist"
+	case present == 1:
+		return "1 exists"
 	}
 	return fmt.Sprintf("%d exist", present)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	nodecheck "github.com/gpumeter/gpumeter/internal/check"
 
 	"github.com/gpumeter/gpumeter/internal/cost"

@@ -74,10 +74,10 @@ var scraped = []system{
 		"attempt.duration": "absent: only the last one is on the page",
 	}},
 	{"Koordinator", "koordinator", map[string]string{
-		"gpu.limit":        "`max` of an elastic quota, in GPUs or in hundredths (`koordinator.sh/gpu-core`)",
-		"gpu.nominal":      "`min` of the quota",
+		"gpu.limit":        "`max` of an elastic quota, in GPUs or in hundredths (`koordinator.sh/gpu-core`). 1.8 declares it and does not write it",
+		"gpu.nominal":      "`min` of the quota; not written by 1.8 either",
 		"gpu.used":         "`used` of the quota",
-		"gpu.borrowed":     "what is used beyond `min`",
+		"gpu.borrowed":     "what is used beyond `min`, where that is written",
 		"gpu.pending":      "what pods ask for, less what is used",
 		"gpu.capacity":     "absent: its page does not have it",
 		"fair_share":       "used over `runtime`, the quota as it is now",

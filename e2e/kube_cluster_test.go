@@ -51,6 +51,11 @@ func newCluster(t *testing.T, plugins ...*devicePlugin) *cluster {
 	requireKubernetes(t)
 	c := &cluster{t: t, dir: t.TempDir(), plugins: plugins}
 	occupy(t, c.dir)
+	// Only now: another test may have run its own until then.
+	if conn, err := net.Dial("unix", deviceplugin.KubeletSocket); err == nil {
+		conn.Close()
+		skip(t, "kubelet", "another kubelet runs on this machine, and the path for device plugins is fixed")
+	}
 	c.root = filepath.Join(c.dir, "node")
 	for _, dir := range []string{c.root + "/var/lib/kubelet", c.root + "/var/log/pods", c.dir + "/cni", c.dir + "/log"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -84,10 +89,6 @@ func requireKubernetes(t *testing.T) {
 		if _, err := exec.LookPath(name); err != nil {
 			skip(t, "kubelet", fmt.Errorf("tools/deps.sh kubernetes etcd containerd did not install it: %w", err))
 		}
-	}
-	if conn, err := net.Dial("unix", deviceplugin.KubeletSocket); err == nil {
-		conn.Close()
-		skip(t, "kubelet", "another kubelet runs on this machine, and the path for device plugins is fixed")
 	}
 }
 

@@ -52,6 +52,7 @@ func TestJobSet(t *testing.T) {
 		`scheduler_group_member_count{member="waiting",queue="team-red",state="waiting",system="jobset"}`: 1,
 	})
 	says(replicated{Active: 1}, replicated{Active: 2})
+	q.explains(red, "Its group train (jobset) needs 5 pods: all exist, 4 have a place. Those that wait ask for 4 GPUs, and 0 are free.")
 	q.owned([]string{"gn1", "gn2"}, map[kubeapi.Owner]int{{Kind: "jobset", Name: "train"}: 4, {Kind: "pod", Name: "before"}: 1})
 
 	q.api.remove("/api/v1/namespaces/" + blue + "/pods/before?gracePeriodSeconds=0")

@@ -64,6 +64,7 @@ startupPolicy: LeaderReady, leaderWorkerTemplate: {size: 3, workerTemplate: {spe
 		`scheduler_group_member_count{member="missing",queue="team-red",state="waiting",system="leaderworkerset"}`: absent,
 	})
 	statusOf(q, set, lwsStatus{Replicas: 2, ReadyReplicas: 1})
+	q.explains(red, "Its group vllm-1 (leaderworkerset) needs 3 pods: all exist, 2 have a place. Those that wait ask for 4 GPUs, and 0 are free.")
 	q.owned(nodes, map[kubeapi.Owner]int{{Kind: "leaderworkerset", Name: "vllm"}: 5, {Kind: "pod", Name: "before"}: 1})
 	q.compare(a)
 

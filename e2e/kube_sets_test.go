@@ -84,6 +84,26 @@ func (q *queueTest) report(prefix, phase, conditions string) {
 	}
 }
 
+// explains fails the test unless gpumeter why says this of each pod of a namespace that waits for GPUs.
+func (q *queueTest) explains(namespace, line string) {
+	q.t.Helper()
+	asked := 0
+	for _, p := range q.apiPods() {
+		_, ours := p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"]
+		if p.Metadata.Namespace != namespace || p.Spec.NodeName != "" || !ours {
+			continue
+		}
+		asked++
+		out := command(q.t, ".", q.binary, "why", namespace+"/"+p.Metadata.Name, "--kubeconfig", q.api.kubeconfig(q.dir, asAdmin))
+		if !strings.Contains(out, line) {
+			q.t.Errorf("of %s want %q:\n%s", p.Metadata.Name, line, out)
+		}
+	}
+	if asked == 0 {
+		q.t.Errorf("no pod of %s waits", namespace)
+	}
+}
+
 // owned waits until the attribution on each of the nodes gives the pods there to owners: kinds and names, and how many pods each has.
 func (q *queueTest) owned(nodes []string, want map[kubeapi.Owner]int) {
 	q.t.Helper()

@@ -151,7 +151,7 @@ func (q *queueTest) kueue(folder string) []kueueReplica {
 	certificate := selfSigned(t, dir)
 	hooks := freeAddress(t)
 	first := q.kueueReplica(dir, "first", hooks)
-	q.hook(filepath.Join(folder, "webhook", "manifests.yaml"), "https://"+hooks, certificate)
+	q.hook(filepath.Join(folder, "webhook", "manifests.yaml"), "https://"+hooks, certificate, "", "batch", "kueue.x-k8s.io")
 	eventually(t, "Kueue is elected", func() error {
 		var lease struct {
 			Spec struct{ HolderIdentity string }
@@ -212,8 +212,8 @@ func selfSigned(t *testing.T, dir string) []byte {
 	return certificate
 }
 
-// hook creates the webhooks of a manifest for the groups that the test has, at a URL instead of a Service.
-func (q *queueTest) hook(manifest, url string, certificate []byte) {
+// hook creates the webhooks of a manifest for groups of resources, at a URL instead of a Service.
+func (q *queueTest) hook(manifest, url string, certificate []byte, groups ...string) {
 	t := q.t
 	t.Helper()
 	f, err := os.Open(manifest)
@@ -233,8 +233,7 @@ func (q *queueTest) hook(manifest, url string, certificate []byte) {
 			client["url"] = url + client["service"].(map[string]any)["path"].(string)
 			client["caBundle"] = base64.StdEncoding.EncodeToString(certificate)
 			delete(client, "service")
-			group := hook["rules"].([]any)[0].(map[string]any)["apiGroups"].([]any)[0]
-			return group != "" && group != "batch" && group != "kueue.x-k8s.io"
+			return !slices.Contains(groups, hook["rules"].([]any)[0].(map[string]any)["apiGroups"].([]any)[0].(string))
 		})
 		text, err := yaml.Marshal(c)
 		if err != nil {

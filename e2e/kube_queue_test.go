@@ -88,7 +88,11 @@ func (q *queueTest) compare(a queueAgent) {
 	q.t.Helper()
 	want := map[string]float64{}
 	for _, p := range q.apiPods() {
-		gpus, err := strconv.ParseFloat(p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"], 64)
+		text, ok := p.Spec.Containers[0].Resources.Requests["nvidia.com/gpu"]
+		if !ok {
+			continue
+		}
+		gpus, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			q.t.Fatal(err)
 		}
@@ -96,7 +100,7 @@ func (q *queueTest) compare(a queueAgent) {
 		if p.Spec.NodeName != "" {
 			kind = "scheduler_gpu_allocated"
 		}
-		if p.Status.Phase != "Failed" {
+		if p.Status.Phase != "Failed" && p.Status.Phase != "Succeeded" {
 			want[kind+" "+p.Metadata.Namespace] += gpus
 		}
 		want["scheduler_job_count "+p.Metadata.Namespace]++

@@ -120,7 +120,7 @@ func (p *enginePod) send(waiting int) {
 func (a apiServer) define(t *testing.T, folder string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
-	if err != nil || len(files) < 3 {
+	if err != nil || len(files) == 0 {
 		t.Fatalf("%s has %q, %v", folder, files, err)
 	}
 	for _, file := range files {

@@ -8,7 +8,8 @@
 # (an inference engine without a model, which has the metrics of vLLM), epp (the endpoint picker of the
 # Gateway API inference extension, with the definitions of its resources), promadapter (the Prometheus
 # adapter), kueue, volcano, kai, koordinator and yunikorn (queueing systems, with the definitions of their
-# resources), ksm (kube-state-metrics) and dradriver (a driver whose GPUs pods claim). That takes minutes, once for all clones of this user: the results are in
+# resources), jobset, lws and kuberay (what makes pods in groups, with the same), ksm (kube-state-metrics) and dradriver (a driver
+# whose GPUs pods claim). That takes minutes, once for all clones of this user: the results are in
 # ${XDG_CACHE_HOME:-~/.cache}/gpumeter/tools, by architecture and by the hash of the pinned
 # version, and .deps/usr/bin links to them. Delete that folder to get the disk space back.
 # llamacpp, the server of llama.cpp, is unpacked from a newer Debian with the C library it needs, and is not
@@ -35,7 +36,7 @@ elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
 # programs prints what a tool that is built or unpacked has, nothing for one that is installed.
 programs() {
 	case $1 in
-	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter | kueue | ksm | yunikorn | koordinator) echo "$1" ;;
+	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter | kueue | ksm | yunikorn | koordinator | jobset | lws | kuberay) echo "$1" ;;
 	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
 	volcano) echo volcano-scheduler volcano-controller-manager ;;
@@ -76,7 +77,7 @@ have() {
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator) linked "$1" ;;
+	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay) linked "$1" ;;
 	# Installed on the machine, or unpacked.
 	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
 	llamacpp) command -v llama-server >/dev/null || linked "$1" ;;
@@ -106,7 +107,7 @@ takes() {
 	kubernetes) echo 'about 10 minutes' ;;
 	kueue | kai) echo 'about 5 minutes' ;;
 	prometheus3 | llmdsim | promadapter | volcano | yunikorn | koordinator) echo 'about 4 minutes' ;;
-	victoriametrics | etcd | epp | dradriver | ksm | slurm | chromium) echo 'about 2 minutes' ;;
+	victoriametrics | etcd | epp | dradriver | ksm | slurm | chromium | jobset | lws | kuberay) echo 'about 2 minutes' ;;
 	*) echo 'less than a minute' ;;
 	esac
 }
@@ -254,6 +255,22 @@ koordinator() {
 	build koordinator $module/cmd/koord-scheduler "$1" && definitions koordinator $module config/crd/bases "$1"
 }
 
+# jobset and lws do not work without the defaults of their webhooks.
+jobset() {
+	local module=sigs.k8s.io/jobset
+	build jobset $module "$1" && definitions jobset $module config/components/crd/bases "$1" && definitions jobset $module config/components/webhook "$1/webhook"
+}
+
+lws() {
+	local module=sigs.k8s.io/lws
+	build lws $module/cmd "$1" && definitions lws $module config/crd/bases "$1" && definitions lws $module config/webhook "$1/webhook"
+}
+
+kuberay() {
+	local module=github.com/ray-project/kuberay/ray-operator
+	build kuberay $module "$1" && definitions kuberay $module config/crd/bases "$1"
+}
+
 # fill puts the programs of a tool into a folder.
 fill() {
 	case $1 in
@@ -263,10 +280,9 @@ fill() {
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics "$2" ;;
 	kubernetes) kubernetes "$2" ;;
 	llmdsim) build "$1" github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim "$2" ;;
-	epp | kueue | volcano | kai) "$1" "$2" ;;
+	epp | kueue | volcano | kai | koordinator | jobset | lws | kuberay) "$1" "$2" ;;
 	ksm) build "$1" k8s.io/kube-state-metrics/v2 "$2" ;;
 	yunikorn) build "$1" github.com/apache/yunikorn-k8shim/pkg/cmd/shim "$2" ;;
-	koordinator) koordinator "$2" ;;
 	dradriver) build "$1" sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin "$2" dra-example-kubeletplugin ;;
 	promadapter) build "$1" sigs.k8s.io/prometheus-adapter/cmd/adapter "$2" ;;
 	llamacpp) llamacpp "$2" ;;
@@ -295,12 +311,12 @@ get() {
 	clang) install clang-14 llvm-14 libbpf-dev ;;
 	chromium) install chromium ;;
 	npm) install nodejs npm ;;
-	kubernetes | etcd | containerd | slurm | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator)
+	kubernetes | etcd | containerd | slurm | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay)
 		# Do not build what cannot be run.
 		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator) cached "$1" ;;
+	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay) cached "$1" ;;
 	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
@@ -335,7 +351,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 say "missing:" $left
-say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai, koordinator, yunikorn, ksm and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai, koordinator, yunikorn, jobset, lws, kuberay, ksm and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
 if [ $try = yes ]; then
 	say "tests that need them are skipped"
 	exit 0

@@ -9,7 +9,7 @@ step() { printf 'e2e: [%dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*";
 tools=(gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm llmdsim llamacpp epp promadapter kueue dradriver)
 if [ "${1:-}" = --all ]; then
 	shift
-	tools+=(volcano kai koordinator yunikorn ksm)
+	tools+=(volcano kai koordinator yunikorn ksm jobset lws kuberay)
 fi
 step "step 1 of 3: what the tests run against (${tools[*]}); cached for all clones of this user, else up to half an hour on 2 cores"
 tools/deps.sh --try "${tools[@]}"

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ func queueHub(t *testing.T) *hub.Store {
 	}
 	const h100, other = "NVIDIA-H100-80GB-HBM3", "Gaudi_3"
 	kube(queue.SeriesUp, 1)
+	put(queue.SeriesUp, stands(0), queue.LabelScheduler, "slurm", queue.LabelCluster, "east")
 	for _, n := range []struct {
 		model, state string
 		n            float64
@@ -83,7 +85,8 @@ func queueHub(t *testing.T) *hub.Store {
 }
 
 // Catches money for free devices for which nobody waits, a job that somebody holds counted as one that waits for devices, names of
-// models that schedulers and drivers write differently, and a team that sees the jobs of others.
+// models that schedulers and drivers write differently, a team that sees the jobs of others, a scheduler
+// without jobs that does not answer and is not there, and one of which a team cannot know that and seems not to answer, or to have nothing free.
 func TestQueuePage(t *testing.T) {
 	t.Parallel()
 	s := queueHub(t)
@@ -91,10 +94,12 @@ func TestQueuePage(t *testing.T) {
 		Currency: "USD",
 		Price:    func(query.Labels, time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, true },
 	}
+	var body string
 	ask := func(store query.Store, team string) queueAnswer {
 		t.Helper()
+		var code int
 		h := Handler(store, accounts, nil, Options{Now: func() time.Time { return noon }, Team: team, ShortModel: func(m string) string { return m }})
-		code, body := get(t, h, "/queue?from="+strconv.FormatInt(noon.Add(-time.Hour).Unix(), 10))
+		code, body = get(t, h, "/queue?from="+strconv.FormatInt(noon.Add(-time.Hour).Unix(), 10))
 		if code != 200 {
 			t.Fatal(code, body)
 		}
@@ -107,7 +112,7 @@ func TestQueuePage(t *testing.T) {
 	got := ask(s, "")
 	want := queueAnswer{
 		At: noon.Unix(), To: noon.Unix(), From: noon.Add(-time.Hour).Unix(), Currency: "USD",
-		Clusters: []queueSource{{"east", "kubernetes", true, 3, 0.75}},
+		Clusters: []queueSource{{"east", "kubernetes", new(true), 3, 14, 0.75}, {"east", "kueue", nil, 0, 0, 0}, {"east", "slurm", new(false), 0, 0, 0}},
 		Pools: []queuePool{
 			{
 				Cluster: "east", Model: "NVIDIA H100 80GB HBM3", All: 16, Allocated: 12, Free: 4, Pending: 12, Blocked: 4, PerDay: 4 * 24 * 2,
@@ -131,5 +136,11 @@ func TestQueuePage(t *testing.T) {
 	own := ask(hub.ScopedStore(s, access.Scope{Team: "blue"}), "blue")
 	if len(own.Jobs) != 2 || own.Jobs[0].Name != "gated" || own.Jobs[1].Name != "young" || len(own.Teams) != 1 || len(own.Pools)+len(own.Queues)+len(own.Waits) != 0 {
 		t.Errorf("blue sees %+v", own)
+	}
+	if n := strings.Count(body, `"free":null`); n != 2 {
+		t.Errorf("%d jobs have no number of free devices, want 2, for blue sees no devices: %s", n, body)
+	}
+	if diff := cmp.Diff([]queueSource{{"east", "kubernetes", nil, 2, 6, 0}}, own.Clusters); diff != "" {
+		t.Errorf("schedulers that blue sees (-want +got):\n%s", diff)
 	}
 }

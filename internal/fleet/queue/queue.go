@@ -21,8 +21,8 @@ import (
 
 // Cluster is what one scheduler says of its cluster at one moment. A list is empty if the scheduler does not say it.
 type Cluster struct {
-	Name      string // may be empty: Kubernetes does not know the name of a cluster
-	Scheduler string // slurm, kubernetes
+	Name      string         // may be empty: Kubernetes does not know the name of a cluster
+	Scheduler string         // slurm, kubernetes
 	Up        optional.Float // 1 if it answered everything, else 0; absent if that is not known, as in the part that a tenant may see
 
 	Jobs        []Count // with devices, by queue, team and state

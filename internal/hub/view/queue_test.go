@@ -51,6 +51,9 @@ func queueHub(t *testing.T) *hub.Store {
 	kube(queue.SeriesStranded, 2, queue.LabelModel, h100, queue.LabelCause, "cpu")
 	kube(queue.SeriesPlaceable, 1, queue.LabelModel, h100, queue.LabelSize, "2")
 	kube(queue.SeriesUnusable, 0.75)
+	gone := []string{queue.LabelQueue, "ml", queue.LabelTeam, "green", queue.LabelModel, "B200", queue.LabelReason, "affinity", queue.LabelJob, "u-gone", queue.LabelJobName, "gone"}
+	kube(queue.SeriesWaiting, 1, gone...)
+	kube(queue.SeriesWaitingTime, 30, gone...)
 	for _, j := range []struct {
 		team, id, reason string
 		gpus, seconds    float64
@@ -86,7 +89,8 @@ func queueHub(t *testing.T) *hub.Store {
 
 // Catches money for free devices for which nobody waits, a job that somebody holds counted as one that waits for devices, names of
 // models that schedulers and drivers write differently, a team that sees the jobs of others, a scheduler
-// without jobs that does not answer and is not there, and one of which a team cannot know that and seems not to answer, or to have nothing free.
+// without jobs that does not answer and is not there, and one of which a team cannot know that and seems not to answer, or to have nothing free,
+// and all devices that seem free in front of a job for a model that is not there.
 func TestQueuePage(t *testing.T) {
 	t.Parallel()
 	s := queueHub(t)
@@ -124,6 +128,7 @@ func TestQueuePage(t *testing.T) {
 			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "red", ID: "u-old", Name: "old", Model: "NVIDIA H100 80GB HBM3", Reason: "cpu", Because: queue.Because("cpu"), GPUs: 8, Seconds: 7200, Free: 4},
 			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "blue", ID: "u-gated", Name: "gated", Model: "NVIDIA H100 80GB HBM3", Reason: "held", Because: queue.Because("held"), GPUs: 2, Seconds: 90, Free: 4},
 			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "blue", ID: "u-young", Name: "young", Model: "NVIDIA H100 80GB HBM3", Reason: "gpu", Because: queue.Because("gpu"), GPUs: 4, Seconds: 60, Free: 4},
+			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "green", ID: "u-gone", Name: "gone", Model: "B200", Reason: "affinity", Because: queue.Because("affinity"), GPUs: 1, Seconds: 30, Free: 0},
 		},
 		Teams:  []queueTeam{{Team: "red", Asked: 20, Given: 12, Waiting: 8, Busy: 0.5}, {Team: "blue", Asked: 6, Waiting: 6}},
 		Queues: []queueShare{{Cluster: "east", Scheduler: "kueue", Queue: "train", Used: 12, Nominal: 8}},

@@ -146,7 +146,9 @@ func TestMemoryBounds(t *testing.T) {
 // Catches memory without room that counts what it has forgotten again and again.
 func TestMemoryForgetsOnce(t *testing.T) {
 	m := NewMemory()
-	read := func(text string) *Report { return m.Follow(Read("kube-scheduler", pages(text), vendors, nil), start, start) }
+	read := func(text string) *Report {
+		return m.Follow(Read("kube-scheduler", pages(text), vendors, nil), start, start)
+	}
 	read(page(-100, 5, 2))
 	m.series = maxSeries + 5 // of others
 	for range 2 {

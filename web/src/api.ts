@@ -354,7 +354,7 @@ export interface QueueJob {
   because: string;
   gpus: Num;
   seconds: Num; // null: the jobs beyond the limit, together
-  free: Num;
+  free: Num; // null: no GPU is known
 }
 
 export interface QueueTeam {
@@ -397,7 +397,7 @@ export interface QueueAnswer {
   to: number;
   currency?: string;
   simulated: Simulation;
-  clusters: { cluster: string; scheduler: string; up: boolean; waiting: Num; unusable: Num }[];
+  clusters: { cluster: string; scheduler: string; up: boolean | null; waiting: Num; gpus: Num; unusable: Num }[];
   pools: QueuePool[];
   jobs: QueueJob[];
   teams: QueueTeam[];

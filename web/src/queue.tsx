@@ -152,12 +152,12 @@ const sources: Record<string, string> = { slurm: "The Slurm controller", kuberne
 
 function Headline({ data }: { data: QueueAnswer }) {
   const waiting = sum(data.clusters, (c) => c.waiting);
-  const gpus = sum(data.jobs, (j) => j.gpus);
+  const gpus = sum(data.clusters, (c) => c.gpus);
   const longest = data.jobs.reduce<number | null>((n, j) => (j.seconds !== null && j.seconds > (n ?? -1) ? j.seconds : n), null);
   const blocked = sum(data.pools, (p) => p.blocked);
   const money = sum(data.pools, (p) => p.perDay);
   const hours = Math.round((data.missed.time ?? 0) / 3600);
-  const out = data.clusters.filter((c) => !c.up);
+  const out = data.clusters.filter((c) => c.up === false);
   return (
     <header class="headline">
       <p class="eyebrow">

@@ -146,6 +146,9 @@ func ReadQueue(ctx context.Context, store query.Store, price fleet.Pricer, d *Qu
 	}
 	for i := range clusters {
 		c := &clusters[i]
+		if c.Down() {
+			d.Notes = append(d.Notes, c.Source()+" did not answer everything at the end: some numbers are missing.")
+		}
 		for _, j := range c.Waiting {
 			d.Jobs = append(d.Jobs, QueueJob{c.Name, c.Scheduler, j.Queue, j.Team, j.Name, j.ID, j.Model, j.Reason, queue.Because(j.Reason), j.Devices, j.Seconds})
 		}

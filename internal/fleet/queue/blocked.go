@@ -20,17 +20,20 @@ type Blocked struct {
 // BlockedIn returns what was free while jobs waited in a period, the most first. It looks at some 500 moments.
 func BlockedIn(ctx context.Context, store query.Store, from, to time.Time) ([]Blocked, error) {
 	step := max(time.Minute, to.Sub(from)/500).Truncate(time.Second)
-	by := "sum by (" + strings.Join([]string{LabelCluster, LabelScheduler, LabelModel}, ", ") + ") "
+	by := "sum by (" + strings.Join([]string{LabelCluster, LabelScheduler, LabelModel, LabelReason}, ", ") + ") "
 	undecided := LabelReason + `!~"` + strings.Join(decided, "|") + `"`
-	type cell struct{ free, pending float64 }
 	type key struct{ cluster, scheduler string }
-	moments := map[key]map[int64]map[string]*cell{} // by time and model
+	moments := map[key]map[int64]*Cluster{} // by time
 	for _, ask := range []struct {
 		expr string
-		take func(*cell, float64)
+		add  func(*Cluster, query.Labels, float64)
 	}{
-		{fleet.Select(SeriesDevices, nil, fleet.Equals(LabelDeviceState, stateFree)), func(c *cell, v float64) { c.free = v }},
-		{fleet.Select(SeriesPending, nil, undecided), func(c *cell, v float64) { c.pending = v }},
+		{fleet.Select(SeriesDevices, nil, fleet.Equals(LabelDeviceState, stateFree)), func(c *Cluster, l query.Labels, n float64) {
+			c.Devices = append(c.Devices, Count{Key{Model: l[LabelModel], State: stateFree}, n})
+		}},
+		{fleet.Select(SeriesPending, nil, undecided), func(c *Cluster, l query.Labels, n float64) {
+			c.Pending = append(c.Pending, Count{Key{Model: l[LabelModel], Reason: l[LabelReason]}, n})
+		}},
 	} {
 		list, err := store.Range(ctx, by+fleet.Once(ask.expr), from.Add(step), to, step)
 		if err != nil {
@@ -39,31 +42,22 @@ func BlockedIn(ctx context.Context, store query.Store, from, to time.Time) ([]Bl
 		for _, s := range list {
 			k := key{s.Labels[LabelCluster], s.Labels[LabelScheduler]}
 			if moments[k] == nil {
-				moments[k] = map[int64]map[string]*cell{}
+				moments[k] = map[int64]*Cluster{}
 			}
 			for _, p := range s.Points {
 				at := moments[k][p.Time.Unix()]
 				if at == nil {
-					at = map[string]*cell{}
+					at = &Cluster{}
 					moments[k][p.Time.Unix()] = at
 				}
-				model := s.Labels[LabelModel]
-				if at[model] == nil {
-					at[model] = &cell{}
-				}
-				ask.take(at[model], p.Value)
+				ask.add(at, s.Labels, p.Value)
 			}
 		}
 	}
 	var out []Blocked
 	for k, times := range moments {
 		sums := map[string]float64{}
-		for _, models := range times {
-			c := Cluster{}
-			for model, n := range models {
-				c.Devices = append(c.Devices, Count{Key{Model: model, State: stateFree}, n.free})
-				c.Pending = append(c.Pending, Count{Key{Model: model}, n.pending})
-			}
+		for _, c := range times {
 			for _, p := range c.Pools() {
 				sums[p.Model] += p.Blocked * step.Seconds()
 			}

@@ -3,6 +3,9 @@ package queue
 // Prefix is how all names of series here begin.
 const Prefix = "scheduler_"
 
+// slurm is the LabelScheduler of Slurm.
+const slurm = "slurm"
+
 // Kubernetes is the LabelScheduler of what is derived from the objects of Kubernetes: its queues are namespaces.
 const Kubernetes = "kubernetes"
 

@@ -30,6 +30,10 @@ const (
 // decided are the reasons of jobs that wait although nobody would place them, with or without free devices.
 var decided = []string{"held", "dependency", "begin_time", "license"}
 
+// nowhere are the reasons of jobs that no node may run, with or without free devices: those of a model may be the wrong ones, but
+// they are what the job waits for. A job for any model waits for none of those that are there.
+var nowhere = []string{"affinity", "taint"}
+
 // Decided reports whether a job waits because somebody decided so, for a reason that has nothing to do with devices.
 func Decided(reason string) bool { return slices.Contains(decided, reason) }
 
@@ -76,9 +80,11 @@ func (c *Cluster) Pools() []Pool {
 		if Decided(n.Reason) {
 			continue
 		}
-		if p := pools[n.Model]; p != nil && (n.Model != "" || len(pools) == 1) {
+		switch p := pools[n.Model]; {
+		case n.Model == "" && slices.Contains(nowhere, n.Reason):
+		case p != nil && (n.Model != "" || len(pools) == 1):
 			p.Pending += n.N
-		} else {
+		case n.Model == "": // devices of a model that the cluster does not have block no others
 			anywhere += n.N
 		}
 	}

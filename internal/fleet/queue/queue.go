@@ -21,9 +21,9 @@ import (
 
 // Cluster is what one scheduler says of its cluster at one moment. A list is empty if the scheduler does not say it.
 type Cluster struct {
-	Name      string // may be empty: Kubernetes does not know the name of a cluster
-	Scheduler string // slurm, kubernetes
-	Up        bool   // it answered everything
+	Name      string         // may be empty: Kubernetes does not know the name of a cluster
+	Scheduler string         // slurm, kubernetes
+	Up        optional.Float // 1 if it answered everything, else 0; absent if that is not known, as in the part that a tenant may see
 
 	Jobs        []Count // with devices, by queue, team and state
 	PendingJobs []Count // with devices, by queue, team and reason
@@ -40,6 +40,26 @@ type Cluster struct {
 	Placeable, Fragmented []Count
 	// Unusable is the part of the free devices that a job of the last day cannot use, on average.
 	Unusable optional.Float
+}
+
+// Down reports whether it is known that the scheduler does not answer everything.
+func (c *Cluster) Down() bool { return c.Up.OK() && c.Up.Default(0) == 0 }
+
+// Any reports whether the scheduler says anything of itself, its jobs or its devices.
+func (c *Cluster) Any() bool {
+	return c.Up.OK() || len(c.Jobs)+len(c.PendingJobs)+len(c.Pending)+len(c.Waiting)+len(c.Allocated)+len(c.Devices)+len(c.Queues) > 0
+}
+
+// Source names in words who says what is known of the cluster.
+func (c *Cluster) Source() string {
+	who, ok := map[string]string{slurm: "The Slurm controller", Kubernetes: "The Kubernetes API"}[c.Scheduler]
+	if !ok {
+		who = "The metrics page of " + c.Scheduler
+	}
+	if c.Name != "" {
+		who += " of " + c.Name
+	}
+	return who
 }
 
 // Key is what the things of one Count have in common. A field is empty where a list does not have it.
@@ -167,7 +187,7 @@ func (c *reading) add(s query.Sample) {
 	l := s.Labels
 	switch name := l[fleet.LabelName]; {
 	case name == SeriesUp:
-		c.Up = s.Value == 1
+		c.Up = optional.Flag(s.Value == 1)
 	case name == SeriesUnusable:
 		c.Unusable = optional.Of(s.Value)
 	case waiting[name] != nil:

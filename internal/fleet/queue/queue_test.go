@@ -59,7 +59,7 @@ func TestAt(t *testing.T) {
 	got, err := At(t.Context(), m, now)
 	want := []Cluster{
 		{
-			Name: "east", Scheduler: "kubernetes", Up: true,
+			Name: "east", Scheduler: "kubernetes", Up: optional.Flag(true),
 			Jobs:        []Count{{Key{Queue: "ml", Team: "red", State: "pending"}, 2}},
 			PendingJobs: []Count{{Key{Queue: "ml", Team: "red", Reason: "cpu"}, 2}},
 			Waiting: []Job{
@@ -81,7 +81,7 @@ func TestAt(t *testing.T) {
 			{Queue: "train", FairShare: optional.Of(0.5)},
 			{Queue: "train", Model: "h100", Used: optional.Of(12.), Nominal: optional.Of(8.), Borrowed: optional.Of(4.)},
 		}},
-		{Name: "east", Scheduler: "slurm"},
+		{Name: "east", Scheduler: "slurm", Up: optional.Flag(false)},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Fatalf("%v (-want +got):\n%s", err, diff)

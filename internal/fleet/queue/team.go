@@ -22,8 +22,11 @@ type Team struct {
 // belongs to its namespace, as it does on a bill. holders are those of the same moment as f.
 func Teams(clusters []Cluster, f *fleet.Fleet, holders []fleet.Holder) []Team {
 	rows := map[string]*Team{}
-	of := func(k Key) *Team {
-		name := cmp.Or(k.Team, k.Queue)
+	of := func(scheduler string, k Key) *Team {
+		name := k.Team
+		if scheduler == Kubernetes {
+			name = cmp.Or(name, k.Queue)
+		}
 		if rows[name] == nil {
 			rows[name] = &Team{Team: name}
 		}
@@ -31,10 +34,10 @@ func Teams(clusters []Cluster, f *fleet.Fleet, holders []fleet.Holder) []Team {
 	}
 	for i := range clusters {
 		for _, n := range clusters[i].Allocated {
-			of(n.Key).Given += n.N
+			of(clusters[i].Scheduler, n.Key).Given += n.N
 		}
 		for _, n := range clusters[i].Pending {
-			of(n.Key).Waiting += n.N
+			of(clusters[i].Scheduler, n.Key).Waiting += n.N
 		}
 	}
 	for i := range holders {

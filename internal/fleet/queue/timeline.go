@@ -110,9 +110,7 @@ var times = map[string]What{
 	"scheduler.job.ended_time":       AtEnded,
 	"slurm.job.submit_time":          AtCreated,
 	"slurm.job.eligible_time":        AtReleased,
-	"slurm.job.start_time":           AtStarted,
-	"slurm.job.end_time":             AtEnded,
-}
+} // start and end of a Slurm job: see run
 
 // maxReasons bounds the changes of the reason that a timeline has.
 const maxReasons = 20
@@ -121,37 +119,39 @@ const maxReasons = 20
 // store in (from, to]. What is not known is missing. Times are those of the machine that saw it.
 func Timeline(ctx context.Context, store query.Store, j JobID, records []Record, from, to time.Time) ([]Moment, error) {
 	t := timeline{}
+	var last run
 	for i := range records {
 		t.record(&records[i])
+		last.record(&records[i])
 	}
-	if at, ok := t[AtCreated]; ok && at.Time.After(from) && at.Time.Before(to) {
-		from = at.Time.Add(-time.Minute) // clocks differ
+	last.into(t)
+	created, born := t[AtCreated] // in the period
+	if born = born && created.Time.After(from) && created.Time.Before(to); born {
+		from = created.Time.Add(-time.Minute) // clocks differ
 	}
 	s := span{store, from, to}
-	waited, err := s.first(ctx, fleet.Select(SeriesWaitingTime, j.waiting()))
+	waited, err := s.waited(ctx, fleet.Select(SeriesWaitingTime, j.waiting()))
 	if err != nil {
 		return nil, err
 	}
-	if !waited.Time.IsZero() {
-		// A Slurm job waits since it may start, a pod since it was created.
-		t.earliest(map[bool]What{true: AtCreated, false: AtReleased}[j.Scheduler == Kubernetes], waited.Time)
-	}
+	// A Slurm job waits since it may start, a pod since it was created.
+	t.earliest(map[bool]What{true: AtCreated, false: AtReleased}[j.Scheduler == Kubernetes], waited)
 	list, err := s.reasons(ctx, j)
 	if err != nil {
 		return nil, err
 	}
 	if _, ok := t[AtHeld]; !ok {
-		held, err := s.first(ctx, fleet.Select(fleet.SeriesAllocatedTime, j.holder()))
+		held, err := s.began(ctx, fleet.Select(fleet.SeriesAllocatedTime, j.holder()), born)
 		if err != nil {
 			return nil, err
 		}
-		t.earliest(AtHeld, held.Time)
+		t.earliest(AtHeld, held)
 	}
-	active, err := s.first(ctx, fleet.Select(fleet.SeriesActiveTime, j.holder()))
+	active, err := s.began(ctx, fleet.Select(fleet.SeriesActiveTime, j.holder()), born)
 	if err != nil {
 		return nil, err
 	}
-	t.earliest(AtActive, active.Time)
+	t.earliest(AtActive, active)
 	for i := range list { // they are known to the length of a step only
 		if created, ok := t[AtCreated]; ok && list[i].Time.Before(created.Time) {
 			list[i].Time = created.Time
@@ -182,19 +182,56 @@ func (t timeline) record(r *Record) {
 		return
 	}
 	for key, what := range times {
-		seconds, err := strconv.ParseInt(r.Attributes[key], 10, 64)
-		if err != nil || seconds <= 0 {
-			continue
-		}
-		// Of a job in the queue, Slurm says when it expects the start and the end.
-		if r.Name == recordSlurm && (what == AtEnded || what == AtStarted && r.Attributes["slurm.job.state"] == "pending") {
-			continue
-		}
-		t.earliest(what, time.Unix(seconds, 0).UTC())
+		t.earliest(what, r.at(key))
 	}
-	if m, ok := t[AtEnded]; ok && (r.Name == recordEnded || r.Name == recordSlurmEnd) {
-		m.Text = cmp.Or(r.Attributes["scheduler.job.result"], r.Attributes["slurm.job.state"])
+	if m, ok := t[AtEnded]; ok && r.Name == recordEnded {
+		m.Text = r.Attributes["scheduler.job.result"]
 		t[AtEnded] = m
+	}
+}
+
+// at returns the time of an attribute in Unix seconds, zero if there is none.
+func (r *Record) at(key string) time.Time {
+	seconds, err := strconv.ParseInt(r.Attributes[key], 10, 64)
+	if err != nil || seconds <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
+}
+
+// run is the last run of a Slurm job: it has several if it was requeued, and a record of each.
+type run struct {
+	start, end time.Time // zero: not known
+	state      string    // in which it ended
+}
+
+// began is when the run began, as far as is known: a job that was canceled before its start has only an end.
+func (n run) began() time.Time {
+	if n.start.IsZero() {
+		return n.end
+	}
+	return n.start
+}
+
+// record takes a record if it is of a later run than those before, or says how the last one ended.
+func (n *run) record(r *Record) {
+	one := run{start: r.at("slurm.job.start_time")}
+	switch {
+	case r.Name == recordSlurmEnd:
+		one.end, one.state = r.at("slurm.job.end_time"), r.Attributes["slurm.job.state"]
+	case r.Name != recordSlurm || r.Attributes["slurm.job.state"] == "pending":
+		return // of a job in the queue, Slurm says when it expects the start and the end
+	}
+	if c := one.began().Compare(n.began()); c > 0 || c == 0 && one.end.After(n.end) {
+		*n = one
+	}
+}
+
+// into adds the run to a timeline.
+func (n run) into(t timeline) {
+	t.earliest(AtStarted, n.start)
+	if !n.end.IsZero() && !n.end.Before(n.start) {
+		t[AtEnded] = Moment{n.end, AtEnded, n.state}
 	}
 }
 
@@ -212,12 +249,44 @@ func (s span) step() time.Duration {
 	return max(30*time.Second, s.to.Sub(s.from)/steps).Truncate(time.Second)
 }
 
-// first returns the first value of a selector above 0. All series of it count seconds, and its time is when they began to.
-func (s span) first(ctx context.Context, selector string) (query.Point, error) {
+// waited returns since when a job waits by the first value above 0 of a selector, whose series count all seconds of the wait.
+func (s span) waited(ctx context.Context, selector string) (first time.Time, err error) {
+	list, err := s.first(ctx, selector)
+	for _, points := range list {
+		p := points[len(points)-1]
+		if at := p.Time.Add(-time.Duration(p.Value * float64(time.Second))); first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first, err
+}
+
+// began returns when the first series of a selector began to count, to the length of an interval between samples. These series
+// count weighted seconds, so their values do not say when: it is the last sample at 0, or the first above. The time is zero if it is
+// not known because they may have begun before the period. A job that was born in the period has nothing from before.
+func (s span) began(ctx context.Context, selector string, born bool) (first time.Time, err error) {
+	list, err := s.first(ctx, selector)
+	for _, points := range list {
+		p := points[len(points)-1]
+		if n := len(points) - 2; n >= 0 {
+			p.Time = points[n].Time
+		} else if !born && (p.Time.Sub(s.from) <= fleet.Near || p.Value > p.Time.Sub(s.from).Seconds()) {
+			return time.Time{}, nil
+		}
+		if first.IsZero() || p.Time.Before(first) {
+			first = p.Time
+		}
+	}
+	return first, err
+}
+
+// first returns the samples of the series of a selector that were the first to be above 0: each list ends with the first such
+// sample, and has those shortly before it.
+func (s span) first(ctx context.Context, selector string) ([][]query.Point, error) {
 	step := s.step()
 	coarse, err := s.store.Range(ctx, "max ("+fleet.Over("max_over_time", selector, query.Duration(step))+")", s.from.Add(step), s.to.Add(step), step)
 	if err != nil {
-		return query.Point{}, err
+		return nil, err
 	}
 	var at time.Time
 	for _, c := range coarse {
@@ -227,24 +296,23 @@ func (s span) first(ctx context.Context, selector string) (query.Point, error) {
 		}
 	}
 	if at.IsZero() {
-		return query.Point{}, nil
+		return nil, nil
 	}
-	fine, err := s.store.Raw(ctx, selector, at.Add(-step), at)
+	since := at.Add(-step - fleet.Near)
+	if since.Before(s.from) {
+		since = s.from
+	}
+	fine, err := s.store.Raw(ctx, selector, since, at)
 	if err != nil {
-		return query.Point{}, err
+		return nil, err
 	}
-	var first query.Point
+	var out [][]query.Point
 	for _, f := range fine {
-		i := slices.IndexFunc(f.Points, func(p query.Point) bool { return p.Value > 0 })
-		if i < 0 {
-			continue
-		}
-		p := f.Points[i]
-		if p.Time = p.Time.Add(-time.Duration(p.Value * float64(time.Second))); first.Time.IsZero() || p.Time.Before(first.Time) {
-			first = p
+		if i := slices.IndexFunc(f.Points, func(p query.Point) bool { return p.Value > 0 }); i >= 0 {
+			out = append(out, f.Points[:i+1])
 		}
 	}
-	return first, nil
+	return out, nil
 }
 
 // reasons returns from when a job waited for which reason, as far as it was one of those that had waited longest.

@@ -21,12 +21,23 @@ type Wait struct {
 }
 
 // Waits returns how long jobs waited that got their devices in a period, by queue, the most jobs first. Queues in which
-// nothing was placed are missing.
+// nothing was placed are missing. What two senders report counts once.
 func Waits(ctx context.Context, store query.Store, from, to time.Time) ([]Wait, error) {
 	by := LabelCluster + ", " + LabelScheduler + ", " + LabelQueue
+	period := query.Duration(to.Sub(from))
 	// Some 300 points in time are enough for a long period, whatever the interval of the samples.
-	window := fmt.Sprintf("[%s:%s]", query.Duration(to.Sub(from)), query.Duration(max(time.Minute, to.Sub(from)/300).Round(time.Second)))
-	grown := func(series, by string) string { return "sum by (" + by + ") (increase(" + series + window + "))" }
+	window := fmt.Sprintf("[%s:%s]", period, query.Duration(max(time.Minute, to.Sub(from)/300).Round(time.Second)))
+	before := func(expr string) string {
+		return "last_over_time(" + expr + "[" + query.Duration(24*time.Hour) + ":" + query.Duration(fleet.Near) + "] offset " + period + ")"
+	}
+	watched := before("(max by (" + LabelCluster + ", " + LabelScheduler + ") (" + SeriesUp + "))")
+	grown := func(series, by string) string {
+		series = fleet.Once(series)
+		// A series begins with its first job: what it begins with was not there before, if somebody would have seen it. This is
+		// its lowest value, which is less than that only if the counter was also reset later.
+		first := "(min_over_time(" + series + window + ") unless " + before(series) + ") and on (" + LabelCluster + ", " + LabelScheduler + ") " + watched
+		return "sum by (" + by + ") (increase(" + series + window + `) or label_replace(` + first + `, "first", "yes", "", ""))`
+	}
 	rows := map[[3]string]*Wait{}
 	for _, ask := range []struct {
 		expr string

@@ -50,7 +50,7 @@ type judge struct {
 func (j *judge) advise(w *Workload, list []*unit) {
 	var idle []*unit
 	for _, u := range list {
-		if j.unused(u) && u.observed() >= Held {
+		if j.unused(u) && j.observed(u) >= Held {
 			idle = append(idle, u)
 		}
 	}
@@ -109,9 +109,9 @@ func (j *judge) exchange(list []*unit) (out []Advice, because string) {
 			return nil, "has a part of a device, and uses it"
 		case u.now <= 0 && !j.peaks.Sole[u.key]:
 			return nil, "has ended, and may have shared its device"
-		case !active || !ok || size <= 0:
+		case !active || !ok || size <= 0 || j.peaks.Shared[u.key]:
 			return nil, "the peak of its memory or of its activity is not known"
-		case u.observed() < Held:
+		case j.observed(u) < Held:
 			return nil, "some of its devices were held for less than " + hours(Held)
 		case need.Model != "" && (need.Model != model || need.Size != size):
 			return nil, "has devices of several models, and uses them"

@@ -18,16 +18,20 @@ type Peaks struct {
 	Now    map[string]float64 // the part of the device that is held at the end
 	Labels map[string]string  // the key of the row's labels at the end
 	// Peak and Mean are activity, from 0 to 1: of the compute units if the device reports it and the instance was its sole
-	// holder, else the instance's utilization, which is 1 while anything runs. Sole has the former.
-	Peak, Mean map[string]float64
-	Sole       map[string]bool
-	Memory     map[string]float64 // the peak, in bytes
-	Size       map[string]float64 // memory of the device in bytes, by fleet.DeviceKey
+	// holder in the whole window, else the instance's utilization, which is 1 while anything runs. Sole has the former, and Shared
+	// those whose device reports it and which were its sole holder for a part of the time only.
+	Peak, Mean   map[string]float64
+	Sole, Shared map[string]bool
+	Memory       map[string]float64 // the peak, in bytes
+	Size         map[string]float64 // memory of the device in bytes, by fleet.DeviceKey
 }
+
+// The activity of the compute units may lack some samples, as after a start: so few, or this part of all.
+const few, missed = 3, 0.001
 
 // ReadPeaks reads the peaks of a window.
 func ReadPeaks(ctx context.Context, store query.Store, window time.Duration, at time.Time, o fleet.MeterOptions) (*Peaks, error) {
-	p := &Peaks{Sole: map[string]bool{}}
+	p := &Peaks{Sole: map[string]bool{}, Shared: map[string]bool{}}
 	window = min(window, Window)
 	over := func(f, series string, window time.Duration) ([]query.Sample, error) {
 		return OverTime(ctx, store, f, series, window, at, o)
@@ -52,14 +56,30 @@ func ReadPeaks(ctx context.Context, store query.Store, window time.Duration, at 
 		}
 		*q.into = highest(list)
 	}
+	all, err := over("count_over_time", fleet.SeriesWorkloadUtilization, window)
+	if err != nil {
+		return nil, err
+	}
+	alone, err := over("count_over_time", fleet.SeriesSMActive, window)
+	if err != nil {
+		return nil, err
+	}
+	samples := count(all)
+	for key, n := range count(alone) {
+		// A series without an owner belongs to no workload.
+		if whole, ok := samples[key]; ok {
+			p.Sole[key] = n >= whole-max(few, whole*missed)
+			p.Shared[key] = !p.Sole[key]
+		}
+	}
 	for f, into := range map[string]map[string]float64{"max_over_time": p.Peak, "avg_over_time": p.Mean} {
 		list, err := over(f, fleet.SeriesSMActive, window)
 		if err != nil {
 			return nil, err
 		}
 		for key, v := range highest(list) {
-			if _, ok := into[key]; ok { // a series without an owner belongs to no workload
-				into[key], p.Sole[key] = v, true
+			if p.Sole[key] {
+				into[key] = v
 			}
 		}
 	}
@@ -93,6 +113,15 @@ func highest(list []query.Sample) map[string]float64 {
 		if old, ok := out[key]; !ok || s.Value > old {
 			out[key] = s.Value
 		}
+	}
+	return out
+}
+
+// count adds up the samples of the series of each instance.
+func count(list []query.Sample) map[string]float64 {
+	out := make(map[string]float64, len(list))
+	for _, s := range list {
+		out[fleet.Instance(s.Labels)] += s.Value
 	}
 	return out
 }

@@ -76,19 +76,16 @@ type unit struct {
 	owner    fleet.Owner
 	instance string // of the workload, whatever devices it has
 	now      float64
+	most     float64 // the highest part of the device that it had, as far as is known; 0: it may have been the whole
 }
 
-// part is the part of the device that the unit has, as far as is known.
-func (u *unit) part() float64 {
-	if u.now > 0 {
-		return min(1, u.now)
+// observed is how long the device of a unit was held, at least: its time held counts by parts, which may change.
+func (j *judge) observed(u *unit) time.Duration {
+	held := u.Held.Duration()
+	if u.most > 0 && u.most < 1 {
+		held = time.Duration(float64(held) / u.most)
 	}
-	return 1
-}
-
-// observed is how long the device was held, at least.
-func (u *unit) observed() time.Duration {
-	return time.Duration(float64(u.Held.Duration()) / u.part())
+	return min(held, j.period)
 }
 
 func (u *unit) measured() bool { return u.Unmeasured == 0 && u.Held > 0 }
@@ -105,8 +102,12 @@ func Read(ctx context.Context, store query.Store, rows []Row, f *fleet.Fleet, fr
 	if err != nil {
 		return nil, err
 	}
+	list := units(rows, peaks)
+	if err := mostParts(ctx, store, list, from, to, out.Step, o.MeterOptions); err != nil {
+		return nil, err
+	}
 	byOwner := map[string][]*unit{}
-	for _, u := range units(rows, peaks) {
+	for _, u := range list {
 		byOwner[u.owner.ID] = append(byOwner[u.owner.ID], u)
 	}
 	j := &judge{o: o, peaks: peaks, fleet: f, period: period, to: to}
@@ -192,6 +193,32 @@ func mostHeld(ctx context.Context, store query.Store, from, to time.Time, step t
 	return out, nil
 }
 
+// mostParts fills in the highest part of units that have a part of their device at the end.
+func mostParts(ctx context.Context, store query.Store, list []*unit, from, to time.Time, step time.Duration, o fleet.MeterOptions) error {
+	parts := map[string]*unit{}
+	for _, u := range list {
+		if u.now > 0 && u.now < 1 {
+			parts[u.key], u.most = u, u.now
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	series, err := store.Range(ctx, fleet.Once(fleet.Select(fleet.SeriesAllocation, o.Match, o.Matchers...)), from.Add(step), to, step)
+	if err != nil {
+		return err
+	}
+	for _, s := range series {
+		u := parts[fleet.Instance(s.Labels)]
+		for _, p := range s.Points {
+			if u != nil && p.Value > u.most { // not so if it is NaN
+				u.most = p.Value
+			}
+		}
+	}
+	return nil
+}
+
 // round turns eight eighths and seven sevenths into a whole.
 func round(parts float64) float64 { return math.Round(parts*1e6) / 1e6 }
 
@@ -260,7 +287,7 @@ func (j *judge) describe(w *Workload, list []*unit) {
 	var weighted, weight, highest float64
 	for _, u := range list {
 		w.Devices++
-		w.Observed = max(w.Observed, u.observed())
+		w.Observed = max(w.Observed, j.observed(u))
 		known = known && u.measured()
 		if !j.unused(u) {
 			used++

@@ -41,6 +41,8 @@ type hold struct {
 	part                   float64 // 0: the whole device
 	partition              string
 	unmeasured             bool
+	shared                 float64 // first hours in which the device has other holders, so that sm is not reported
+	before                 float64 // the part that it had first, if it has another one at the end
 }
 
 // world is a store and the rows of its bill.
@@ -92,10 +94,14 @@ func build(t *testing.T, holds ...hold) *world {
 			begin = from
 		}
 		for at := begin; !at.After(end); at = at.Add(5 * time.Minute) {
-			add(fleet.SeriesAllocation, at, h.part)
+			if part := h.part; h.before > 0 && at.Before(end.Add(-time.Hour)) {
+				add(fleet.SeriesAllocation, at, h.before)
+			} else {
+				add(fleet.SeriesAllocation, at, part)
+			}
 			add(fleet.SeriesWorkloadUtilization, at, h.peak)
 			add(fleet.SeriesWorkloadMemory, at, h.memory*gib)
-			if h.sm != 0 {
+			if h.sm != 0 && at.Sub(begin).Hours() >= h.shared {
 				add(fleet.SeriesSMActive, at, h.sm)
 			}
 		}
@@ -180,7 +186,8 @@ func TestEightHeldOneUsed(t *testing.T) {
 	}
 }
 
-// Catches advice below a peak, without headroom, or about what is not known; the wrong partition or model, and the wrong saving.
+// Catches advice below a peak, without headroom, or about what is not known, such as the activity while others had the device too; a time that was
+// observed and is longer than any; the wrong partition or model, and the wrong saving.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	busy := hold{model: h100, hours: 10, active: 9, peak: 1, sm: 0.1, memory: 7}
@@ -206,6 +213,10 @@ func TestAdvice(t *testing.T) {
 		"memory is not known":                {with("a", func(h *hold) { h.memory = -1 }), []advice{{"a", "", "the peak of its memory or of its activity is not known", none, 0}}},
 		"activity is not known":              {with("a", func(h *hold) { h.unmeasured = true }), []advice{{"a", "", "the activity of its devices is not known", none, 0}}},
 		"no peak of activity":                {with("a", func(h *hold) { h.sm, h.peak = 0, -1 }), []advice{{"a", "", "the peak of its memory or of its activity is not known", none, 0}}},
+		"shared its device for an hour":      {with("a", func(h *hold) { h.shared = 1 }), []advice{{"a", "", "the peak of its memory or of its activity is not known", none, 0}}},
+		"the first samples are missing":      {with("a", func(h *hold) { h.shared = 0.1 }), []advice{{"a", Cut, "1g.10gb", optional.Of(24 * 3 * 6 / 7.), round(10 * 6 / 7.)}}},
+		"shared, and active with others":     {with("a", func(h *hold) { h.active, h.sm, h.shared = 0, 0.01, 1 }), []advice{{"a", "", "the peak of its memory or of its activity is not known", none, 0}}},
+		"an eighth now, the whole before":    {with("a", func(h *hold) { h.hours, h.part, h.before = 3, 0.125, 1 }), []advice{{"a", "", "observed for 3h: advice needs 4h of a period of at least 6h", none, 0}}},
 		"too short":                          {with("a", func(h *hold) { h.hours, h.active = 3, 2 }), []advice{{"a", "", "observed for 3h: advice needs 4h of a period of at least 6h", none, 0}}},
 		"a quarter of a device":              {with("a", func(h *hold) { h.part, h.hours = 0.25, 3 }), []advice{{"a", "", "has a part of a device, and uses it", none, 0}}},
 		"without a request":                  {with("a", func(h *hold) { h.hours, h.part = 0, -1 }), []advice{{"a", "", "uses a device that it did not ask for", none, 0}}},

@@ -84,6 +84,8 @@ func (s *stats) of(f string) float64 {
 		return s.most
 	case "min_over_time":
 		return s.least
+	case "count_over_time":
+		return float64(s.count)
 	}
 	return s.sum / float64(s.count)
 }
@@ -101,7 +103,7 @@ func (r *Rollup) OverTime(ctx context.Context, f, name string, window time.Durat
 		last = end
 	}
 	last = last.Truncate(time.Hour)
-	if g == nil || window < least || newest.Sub(from) > Most || newest.Sub(at) > recent || last.Sub(first) < time.Hour || !slices.Contains([]string{"max_over_time", "min_over_time", "avg_over_time"}, f) {
+	if g == nil || window < least || newest.Sub(from) > Most || newest.Sub(at) > recent || last.Sub(first) < time.Hour || !slices.Contains([]string{"max_over_time", "min_over_time", "avg_over_time", "count_over_time"}, f) {
 		return nil, fleet.ErrNotKept
 	}
 	for t := last.Add(-time.Hour); !t.Before(first); t = t.Add(-time.Hour) {

@@ -70,7 +70,7 @@ func TestOverTime(t *testing.T) {
 		}
 		window := time.Duration(1+r.IntN(7*24*60)) * time.Minute
 		at := newest.Add(-time.Duration(r.IntN(90)) * time.Minute).In(berlin)
-		for _, f := range []string{"max_over_time", "min_over_time", "avg_over_time"} {
+		for _, f := range []string{"max_over_time", "min_over_time", "avg_over_time", "count_over_time"} {
 			want, err := m.Instant(t.Context(), fmt.Sprintf("%s(x[%s])", f, query.Duration(window)), at)
 			if err != nil {
 				t.Fatal(err)

@@ -38,8 +38,9 @@ type missed struct {
 type queueSource struct {
 	Cluster   string `json:"cluster"`
 	Scheduler string `json:"scheduler"`
-	Up        bool   `json:"up"`
+	Up        *bool  `json:"up"`      // null: not known
 	Waiting   number `json:"waiting"` // jobs
+	GPUs      number `json:"gpus"`    // that they ask for
 	Unusable  number `json:"unusable"`
 }
 
@@ -71,7 +72,7 @@ type queueJob struct {
 	Because   string `json:"because"`
 	GPUs      number `json:"gpus"`
 	Seconds   number `json:"seconds"` // absent: the jobs beyond the limit, together
-	Free      number `json:"free"`    // devices of its model, of all models if it names none
+	Free      number `json:"free"`    // devices of its model, of all models if it names none; null if no device is known
 }
 
 // queueTeam is what a team asks for, has and uses.
@@ -163,8 +164,13 @@ func (v *viewer) queuePage(ctx context.Context, r request) (any, error) {
 // addCluster adds what one scheduler says.
 func (v *viewer) addCluster(a *queueAnswer, c *queue.Cluster, prices queue.Rates) {
 	pools := c.Pools()
-	if len(c.Jobs)+len(c.Devices) > 0 || c.Up {
-		a.Clusters = append(a.Clusters, queueSource{c.Name, c.Scheduler, c.Up, number(queue.Sum(c.PendingJobs, func(queue.Key) bool { return true })), number(float(c.Unusable))})
+	if c.Any() {
+		all := func(queue.Key) bool { return true }
+		source := queueSource{c.Name, c.Scheduler, nil, number(queue.Sum(c.PendingJobs, all)), number(queue.Sum(c.Pending, all)), number(float(c.Unusable))}
+		if c.Up.OK() {
+			source.Up = new(!c.Down())
+		}
+		a.Clusters = append(a.Clusters, source)
 	}
 	free := map[string]float64{}
 	for _, p := range pools {
@@ -190,8 +196,11 @@ func (v *viewer) addCluster(a *queueAnswer, c *queue.Cluster, prices queue.Rates
 			Cluster: c.Name, Scheduler: c.Scheduler, Queue: j.Queue, Team: j.Team, ID: j.ID, Name: j.Name, Model: v.opts.shortModel(queue.Spoken(j.Model)), Reason: j.Reason,
 			Because: queue.Because(j.Reason), GPUs: number(j.Devices), Seconds: number(float(j.Seconds)), Free: number(all),
 		}
-		if n, ok := free[j.Model]; ok {
-			row.Free = number(n)
+		switch {
+		case len(pools) == 0: // as for a tenant
+			row.Free = number(absent)
+		case j.Model != "":
+			row.Free = number(free[j.Model])
 		}
 		a.Jobs = append(a.Jobs, row)
 	}

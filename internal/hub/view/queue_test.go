@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ func queueHub(t *testing.T) *hub.Store {
 	}
 	const h100, other = "NVIDIA-H100-80GB-HBM3", "Gaudi_3"
 	kube(queue.SeriesUp, 1)
+	put(queue.SeriesUp, stands(0), queue.LabelScheduler, "slurm", queue.LabelCluster, "east")
 	for _, n := range []struct {
 		model, state string
 		n            float64
@@ -49,6 +51,9 @@ func queueHub(t *testing.T) *hub.Store {
 	kube(queue.SeriesStranded, 2, queue.LabelModel, h100, queue.LabelCause, "cpu")
 	kube(queue.SeriesPlaceable, 1, queue.LabelModel, h100, queue.LabelSize, "2")
 	kube(queue.SeriesUnusable, 0.75)
+	gone := []string{queue.LabelQueue, "ml", queue.LabelTeam, "green", queue.LabelModel, "B200", queue.LabelReason, "affinity", queue.LabelJob, "u-gone", queue.LabelJobName, "gone"}
+	kube(queue.SeriesWaiting, 1, gone...)
+	kube(queue.SeriesWaitingTime, 30, gone...)
 	for _, j := range []struct {
 		team, id, reason string
 		gpus, seconds    float64
@@ -83,7 +88,9 @@ func queueHub(t *testing.T) *hub.Store {
 }
 
 // Catches money for free devices for which nobody waits, a job that somebody holds counted as one that waits for devices, names of
-// models that schedulers and drivers write differently, and a team that sees the jobs of others.
+// models that schedulers and drivers write differently, a team that sees the jobs of others, a scheduler
+// without jobs that does not answer and is not there, and one of which a team cannot know that and seems not to answer, or to have nothing free,
+// and all devices that seem free in front of a job for a model that is not there.
 func TestQueuePage(t *testing.T) {
 	t.Parallel()
 	s := queueHub(t)
@@ -91,10 +98,12 @@ func TestQueuePage(t *testing.T) {
 		Currency: "USD",
 		Price:    func(query.Labels, time.Time) (fleet.Hourly, bool) { return fleet.Hourly{Device: 2}, true },
 	}
+	var body string
 	ask := func(store query.Store, team string) queueAnswer {
 		t.Helper()
+		var code int
 		h := Handler(store, accounts, nil, Options{Now: func() time.Time { return noon }, Team: team, ShortModel: func(m string) string { return m }})
-		code, body := get(t, h, "/queue?from="+strconv.FormatInt(noon.Add(-time.Hour).Unix(), 10))
+		code, body = get(t, h, "/queue?from="+strconv.FormatInt(noon.Add(-time.Hour).Unix(), 10))
 		if code != 200 {
 			t.Fatal(code, body)
 		}
@@ -107,7 +116,7 @@ func TestQueuePage(t *testing.T) {
 	got := ask(s, "")
 	want := queueAnswer{
 		At: noon.Unix(), To: noon.Unix(), From: noon.Add(-time.Hour).Unix(), Currency: "USD",
-		Clusters: []queueSource{{"east", "kubernetes", true, 3, 0.75}},
+		Clusters: []queueSource{{"east", "kubernetes", new(true), 3, 14, 0.75}, {"east", "kueue", nil, 0, 0, 0}, {"east", "slurm", new(false), 0, 0, 0}},
 		Pools: []queuePool{
 			{
 				Cluster: "east", Model: "NVIDIA H100 80GB HBM3", All: 16, Allocated: 12, Free: 4, Pending: 12, Blocked: 4, PerDay: 4 * 24 * 2,
@@ -119,6 +128,7 @@ func TestQueuePage(t *testing.T) {
 			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "red", ID: "u-old", Name: "old", Model: "NVIDIA H100 80GB HBM3", Reason: "cpu", Because: queue.Because("cpu"), GPUs: 8, Seconds: 7200, Free: 4},
 			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "blue", ID: "u-gated", Name: "gated", Model: "NVIDIA H100 80GB HBM3", Reason: "held", Because: queue.Because("held"), GPUs: 2, Seconds: 90, Free: 4},
 			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "blue", ID: "u-young", Name: "young", Model: "NVIDIA H100 80GB HBM3", Reason: "gpu", Because: queue.Because("gpu"), GPUs: 4, Seconds: 60, Free: 4},
+			{Cluster: "east", Scheduler: "kubernetes", Queue: "ml", Team: "green", ID: "u-gone", Name: "gone", Model: "B200", Reason: "affinity", Because: queue.Because("affinity"), GPUs: 1, Seconds: 30, Free: 0},
 		},
 		Teams:  []queueTeam{{Team: "red", Asked: 20, Given: 12, Waiting: 8, Busy: 0.5}, {Team: "blue", Asked: 6, Waiting: 6}},
 		Queues: []queueShare{{Cluster: "east", Scheduler: "kueue", Queue: "train", Used: 12, Nominal: 8}},
@@ -131,5 +141,11 @@ func TestQueuePage(t *testing.T) {
 	own := ask(hub.ScopedStore(s, access.Scope{Team: "blue"}), "blue")
 	if len(own.Jobs) != 2 || own.Jobs[0].Name != "gated" || own.Jobs[1].Name != "young" || len(own.Teams) != 1 || len(own.Pools)+len(own.Queues)+len(own.Waits) != 0 {
 		t.Errorf("blue sees %+v", own)
+	}
+	if n := strings.Count(body, `"free":null`); n != 2 {
+		t.Errorf("%d jobs have no number of free devices, want 2, for blue sees no devices: %s", n, body)
+	}
+	if diff := cmp.Diff([]queueSource{{"east", "kubernetes", nil, 2, 6, 0}}, own.Clusters); diff != "" {
+		t.Errorf("schedulers that blue sees (-want +got):\n%s", diff)
 	}
 }

@@ -88,7 +88,7 @@ func TestTimelinePage(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}
 	}
-	const all = "u2 600 created 600 waits gpu 900 scheduled 980 started 990 held 1503 active"
+	const all = "u2 600 created 600 waits gpu 900 scheduled 980 started 1000 held 1500 active"
 	f("/timeline?pod=ml/train-0", all)
 	f("/timeline?scheduler=kubernetes&cluster=east&id=u2", all)
 	f("/timeline?pod=ml/other", "404")

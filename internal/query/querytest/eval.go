@@ -234,6 +234,7 @@ func (m *Memory) call(name, selector, ms string) (evaluate, error) {
 // functions are those of a window with at least one point, by name.
 var functions = map[string]func([]query.Point) float64{
 	"last_over_time":    func(points []query.Point) float64 { return points[len(points)-1].Value },
+	"count_over_time":   func(points []query.Point) float64 { return float64(len(points)) },
 	"present_over_time": func([]query.Point) float64 { return 1 },
 	"min_over_time":     func(points []query.Point) float64 { return fold(points, math.Min) },
 	"max_over_time":     func(points []query.Point) float64 { return fold(points, math.Max) },

@@ -185,6 +185,7 @@ func (m *Memory) add(key totalKey, series string, now Buckets) bool {
 	t, p := m.totals[key], m.processes[key.instance]
 	if t != nil && t.all != nil && !slices.Equal(t.all.Bounds, now.Bounds) { // an upgrade
 		m.series -= len(t.series)
+		delete(m.totals, key) // also if there is no room for the new one
 		t = nil
 	}
 	if t == nil {

@@ -142,3 +142,18 @@ func TestMemoryBounds(t *testing.T) {
 		t.Errorf("%d series of %d totals and %d processes are remembered of one that is gone", m.series, len(m.totals), len(m.processes))
 	}
 }
+
+// Catches memory without room that counts what it has forgotten again and again.
+func TestMemoryForgetsOnce(t *testing.T) {
+	m := NewMemory()
+	read := func(text string) *Report {
+		return m.Follow(Read("kube-scheduler", pages(text), vendors, nil), start, start)
+	}
+	read(page(-100, 5, 2))
+	m.series = maxSeries + 5 // of others
+	for range 2 {
+		if r := read(strings.ReplaceAll(page(-100, 5, 2), `le="1"`, `le="2"`)); r.Refused != 1 || len(r.Durations) != 0 || m.series != maxSeries+4 {
+			t.Errorf("%d refused, %d histograms, %d series, want 1, 0, %d", r.Refused, len(r.Durations), m.series, maxSeries+4)
+		}
+	}
+}

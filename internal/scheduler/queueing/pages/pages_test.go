@@ -276,7 +276,8 @@ func at(ip string, ready any) kubeapitest.Object {
 }
 
 // Catches a Service of somebody who wants to invent numbers or to direct requests, a page that is found beside the one that
-// is listed, a token for a page that was not verified, parents that count, a list that is repeated each round, and a missing
+// is listed, a token for a page that was not verified, parents that count, also where nobody
+// may list them, a list that is repeated each round, and a missing
 // permission that costs more than itself.
 func TestFind(t *testing.T) {
 	cluster := kubeapitest.New()
@@ -369,6 +370,22 @@ func TestFind(t *testing.T) {
 	cluster.Heal()
 	put()
 	round(later.Add(findEvery), "kueue up true", "job.count red pending 1", "attempts scheduled 10")
+
+	// Which queues have others below them was never known.
+	cluster.Fail(queuesPath, kubeapitest.Fault{Status: 403})
+	put(endpoints("kai-scheduler", "queue-controller", 8080, "metrics", at("10.0.0.4", true)))
+	dial := r.dial
+	r = NewReader(Config{Targets: []Target{own}, API: api, Vendors: vendors, Timeout: time.Minute}, start)
+	r.dial = dial
+	blind := []string{"kai up false", "kueue up true", "job.count red pending 1", "attempts scheduled 10"}
+	round(start, append(slices.Clone(blind), denied[1])...)
+	round(start.Add(time.Second), append(slices.Clone(blind), denied[1])...)
+	cluster.Heal()
+	round(start.Add(findEvery), "kai up true", "gpu.used team 3", "kueue up true", "job.count red pending 1", "attempts scheduled 10")
+	own.System, own.URL.Path, own.Parents = "kai", "/metrics", []string{"dep"} // somebody says it
+	cluster.Fail(queuesPath, kubeapitest.Fault{Status: 403})
+	r = NewReader(Config{Targets: []Target{own}, API: api, Vendors: vendors, Timeout: time.Minute}, start)
+	round(start, "kai up true", "gpu.used team 3", denied[1])
 }
 
 // Catches an object of a cluster that ends the process, and an address that leads to this machine.

@@ -53,7 +53,8 @@ const Unknown = "unknown"
 // System is what one system says.
 type System struct {
 	Kind string
-	// Up is set if all its pages were read, and one of them is of a process that is elected.
+	// Up is set if all its pages were read, one of them is of a process that is elected, and it is known which queues have
+	// others below them if that is to be known: else what queues have is left out, because it would count twice.
 	Up     bool
 	Report *queueing.Report // nil: nothing
 }
@@ -128,14 +129,20 @@ func (r *Reader) system(kind string, answers []answer, now time.Time) (System, e
 	if len(list) == 0 && len(errs) == 0 {
 		errs = append(errs, fmt.Errorf("no page of %s is of the process that is elected", kind))
 	}
-	s := System{Kind: kind, Up: len(errs) == 0}
+	_, listed := r.parents[kind]
+	blind := r.failed[kind] != nil && !listed && len(parents) == 0
+	s := System{Kind: kind, Up: len(errs) == 0 && !blind}
 	if len(list) > 0 {
 		m := r.memories[kind]
 		if m == nil {
 			m = queueing.NewMemory()
 			r.memories[kind] = m
 		}
-		s.Report = m.Follow(queueing.Read(kind, list, r.cfg.Vendors, parents), now, r.watched)
+		reading := queueing.Read(kind, list, r.cfg.Vendors, parents)
+		if blind {
+			maps.DeleteFunc(reading.Gauges, func(p queueing.Point, _ float64) bool { return p.Queue != "" })
+		}
+		s.Report = m.Follow(reading, now, r.watched)
 	}
 	return s, errors.Join(errs...)
 }

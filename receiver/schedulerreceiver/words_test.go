@@ -42,7 +42,7 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
 	{
 		"scheduler.job.phase.duration", "absent: the queue does not say for how long a job was held",
-		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`. Those of a pod that are not known are missing",
+		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`; all three as `image` where the kubelet does not tell in time. When gates went is not always known: `gated` and `queued` are missing then",
 	},
 }
 

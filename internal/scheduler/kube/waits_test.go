@@ -74,7 +74,8 @@ func TestWaits(t *testing.T) {
 }
 
 // Catches phases that do not add up, a gate that opened while nobody watched and counts as if it were known when, a new sandbox
-// that is taken for the first, and sizes that are mixed.
+// that is taken for the first, sizes that are mixed, and a sandbox that was ready in time only to the kubelet: the pull of images
+// counts as the sandbox then, or the pod is left out.
 func TestPhases(t *testing.T) {
 	w := NewWaits(epoch)
 	c := NewCluster(vendors, "", w)
@@ -90,6 +91,14 @@ func TestPhases(t *testing.T) {
 	sink.Put(raw(t, pod("plain", "", 2, "1")))
 	sink.Put(raw(t, pod("plain", "gn1", 2, "1", init, scheduled(10, condition("PodReadyToStartContainers", 14), condition("Initialized", 24)), ran(54))))
 	sink.Put(raw(t, pod("again", "gn1", 16, "1", scheduled(10, condition("PodReadyToStartContainers", 900)), ran(50))))
+	sink.Put(raw(t, pod("same", "gn1", 4, "1", scheduled(10, condition("PodReadyToStartContainers", 70)), ran(70))))
+	early := object{"status": object{"initContainerStatuses": []any{object{"state": object{"terminated": object{"startedAt": moment(30)}}}}}}
+	sink.Put(raw(t, pod("inits", "gn1", 4, "1", init, early, scheduled(10, condition("PodReadyToStartContainers", 31), condition("Initialized", 40)), ran(50))))
+	for _, name := range []string{"again", "same", "inits"} {
+		if p := c.pods.own["uid-"+name]; !p.Sandboxed.IsZero() || len(p.took()) > 0 {
+			t.Errorf("%s had a sandbox at %v: %q", name, p.Sandboxed, p.took())
+		}
+	}
 	sink.Put(raw(t, pod("old", "gn1", 1, "1", scheduled(7))))
 	const took = "From its node to its start it took 4s for volumes and network, 10s for init containers and 30s for images and the first container."
 	if lines := c.Snapshot(epoch).Why(c.pods.own["uid-plain"]); len(lines) != 2 || lines[1] != took {
@@ -100,12 +109,12 @@ func TestPhases(t *testing.T) {
 	want := map[string][2]float64{
 		"gated 8-15": {1, 100}, "queued 8-15": {1, 60}, "sandbox 8-15": {1, 5}, "image 8-15": {1, 35},
 		"queued 2-3": {1, 10}, "sandbox 2-3": {1, 4}, "init 2-3": {1, 10}, "image 2-3": {1, 30},
-		"queued 16+": {1, 10},
+		"queued 16+": {1, 10}, "image 16+": {1, 40}, "queued 4-7": {2, 20}, "image 4-7": {2, 60 + 40},
 	}
 	if diff := cmp.Diff(want, sums(w.Totals().Phases)); diff != "" {
 		t.Errorf("phases (-want +got):\n%s", diff)
 	}
-	if got := sums(w.Totals().Scheduled)["ml"]; got != [2]float64{5, 160 + 10 + 10 + 7 + 310} {
+	if got := sums(w.Totals().Scheduled)["ml"]; got != [2]float64{7, 160 + 10 + 10 + 10 + 10 + 7 + 310} {
 		t.Errorf("waits %v", got)
 	}
 }

@@ -279,8 +279,12 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 	rb.SetServiceName("gpumeter")
 	md := r.mb.Emit(metadata.WithResource(rb.Emit()))
 	for m := range series.Metrics(md) {
+		began := r.began
+		if m.Name() == evictedName {
+			began = v.EvictedSince
+		}
 		for p := range series.Points(m) {
-			series.Start(m, p, r.began)
+			series.Start(m, p, began)
 		}
 	}
 	if md.ResourceMetrics().Len() == 0 { // the last series may have to end

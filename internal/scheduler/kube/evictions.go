@@ -22,7 +22,7 @@ type Evictions struct {
 	all map[Eviction]int64
 }
 
-// NewEvictions returns a counter at zero, which may outlive the Cluster that feeds it.
+// NewEvictions returns a counter at zero.
 func NewEvictions() *Evictions { return &Evictions{all: map[Eviction]int64{}} }
 
 // maxEvictions bounds the groups. Beyond it the team, and then the namespace, is other.

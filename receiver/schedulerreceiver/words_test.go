@@ -36,7 +36,7 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
 	{"scheduler.group.member.count", "absent: a Slurm job is placed as a whole", "pods of these groups"},
 	{"scheduler.job.evicted", "absent: the queue does not say why a job was requeued", "pods with the condition DisruptionTarget, or that end because Kueue evicted their Workload"},
-	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; without permission for claims absent"},
+	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; absent unless claims, slices and classes may be watched"},
 	{"scheduler.claim.device.count", "absent: Slurm has no claims", "of the same claims. Of a request for all devices of a node one, until it is allocated"},
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},

@@ -166,7 +166,8 @@ func TestClaimsBesidePlugin(t *testing.T) {
 }
 
 // Catches a claim that is known later than its pod, a pod that ends and whose claim is gone first, and values that outlive
-// a lost permission.
+// a lost permission. Catches also parts of devices that count as whole ones, and pods that vanish, while one of the kinds is not
+// known: claims alone do not say what they are for.
 func TestClaimsChange(t *testing.T) {
 	c, _ := shared(t)
 	kinds := map[string]Kind{}
@@ -200,12 +201,17 @@ func TestClaimsChange(t *testing.T) {
 	f("a pod ended, after its claim", 7, 8)
 	at(c, epoch).Delete(raw(t, claims("a", "gn1", "g=shared")))
 	f("one of two pods that share a device is gone", 6, 8)
-	kinds["ResourceClaim"].Lost(true)
-	if s := c.Snapshot(epoch); s.Claims != nil || len(s.Nodes) != 0 {
-		t.Errorf("claims are not known, and there are %v and %d nodes", s.Claims, len(s.Nodes))
+	for _, kind := range []string{"ResourceClaim", "ResourceSlice", "DeviceClass"} {
+		kinds[kind].Lost(true)
+		f(kind+" is lost", 6, 8)
+		if s := c.Snapshot(epoch); s.Claims != nil || len(s.Nodes) != 0 || s.Pod("ml", "network") == nil || len(s.Why(s.Pod("ml", "b"))) == 0 || len(s.Why(s.Pod("ml", "big"))) == 0 {
+			t.Errorf("%s is not known, and there are %v and %d nodes", kind, s.Claims, len(s.Nodes))
+		}
+		kinds[kind].Lost(false)
+		f(kind+" is known again", 6, 8)
 	}
-	kinds["ResourceClaim"].Lost(false)
-	f("they are known again", 6, 8)
+	set(t, kinds["ResourceSlice"].Sink)
+	f("the driver has taken its slices away", 6, 8)
 }
 
 // Catches a wait that is lost because the claim of the pod was known later than the pod was scheduled, and one that counts
@@ -236,4 +242,27 @@ func TestClaimsWait(t *testing.T) {
 	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"})))
 	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
 	counted("both have changed")
+}
+
+// Catches a part that counts as a whole device as long as its slice has not been listed, or may not be.
+func TestClaimsWithoutSlices(t *testing.T) {
+	c := NewCluster(claiming, "", nil)
+	kinds := map[string]Kind{}
+	for _, k := range c.Kinds() {
+		kinds[k.Kind] = k
+	}
+	set(t, kinds["ResourceClaim"].Sink, claim("a", 1, "gn1", []string{"0"}, "a"))
+	set(t, kinds["DeviceClass"].Sink, deviceClass...)
+	set(t, at(c, epoch), claims("a", "gn1", "g=a"))
+	if s := c.Snapshot(epoch); len(s.Pods) > 0 || s.Claimed != nil {
+		t.Errorf("%d pods, %v", len(s.Pods), s.Claimed)
+	}
+	part := offered("gn1", 1)
+	part["spec"].(object)["devices"].([]any)[0].(object)["attributes"].(object)["parentUUID"] = object{"string": "x"}
+	set(t, kinds["ResourceSlice"].Sink, part)
+	s := c.Snapshot(epoch)
+	want := map[dra.Group]int64{{State: dra.Allocated, Class: driver, Driver: driver, Unit: dra.Part}: 1}
+	if diff := cmp.Diff(want, s.Claimed); diff != "" || len(s.Pods) != 1 || s.Pods[0].Whole(claiming) != 0 {
+		t.Errorf("%d pods; devices (-want +got):\n%s", len(s.Pods), diff)
+	}
 }

@@ -229,7 +229,7 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	}
 	slices.SortFunc(s.Others, byName)
 	var claimable map[string]*dra.Node
-	if s.catalog != nil && c.slices.known() != nil {
+	if s.catalog != nil {
 		claimable = s.catalog.Nodes(s.claims)
 	}
 	for name, n := range nodes {

@@ -23,6 +23,9 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 		now := s.Now()
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if c.waits != nil {
+			c.waits.list()
+		}
 		for uid, p := range c.pods.own {
 			if all.own[uid] == nil {
 				c.gone(p, now)

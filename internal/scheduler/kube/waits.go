@@ -27,6 +27,8 @@ type Waits struct {
 	// mark and newest are in Unix seconds, the precision of conditions. Pods that were scheduled up to mark count as counted;
 	// the newest was scheduled at newest.
 	mark, newest int64
+	// listing means that a list is being applied. Pods older than the newest so far may follow in it: the mark must not pass them.
+	listing bool
 	counted      map[podID]stage
 	gates        gateLog
 	refused      int    // pods whose start could not be remembered
@@ -164,10 +166,18 @@ func (w *Waits) gone(uid string) {
 	}
 }
 
+// list says that the pods of a list follow, until listed.
+func (w *Waits) list() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listing = true
+}
+
 // listed says that a list is complete, and which pods are in it.
 func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.listing = false
 	there := make(map[podID]bool, len(all))
 	for uid := range all {
 		there[idOf(uid)] = true
@@ -190,6 +200,9 @@ func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 
 // advance moves the mark, and forgets whom it passes. A clock that is wrong, here or there, cannot move it too far alone.
 func (w *Waits) advance(now time.Time) {
+	if w.listing {
+		return
+	}
 	if mark := min(w.newest, now.Unix()) - lag; mark > w.mark {
 		w.pass(mark)
 	}

@@ -222,6 +222,35 @@ func TestWaitsOverRestarts(t *testing.T) {
 	}
 }
 
+// Catches a note that is written while a list is applied, and passes pods that follow in the list: they are older than the newest
+// so far, and never count.
+func TestNoteInTheMiddleOfAList(t *testing.T) {
+	w := NewWaits(epoch)
+	set(t, at(NewCluster(vendors, "", w), epoch))
+	note, _ := w.Note(epoch)
+	now := epoch.Add(2 * time.Hour)
+	w, err := ContinueWaits(note, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	see := func(name string, s int) *Pod {
+		p, err := parsePod(raw(t, pod(name, "gn1", 1, "1", scheduled(s))), vendors, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.seen(sight{pod: &p, now: now, listed: true, first: true})
+		return &p
+	}
+	w.list()
+	a := see("new", 5000)
+	w.Note(now)
+	b := see("old", 1000)
+	w.listed(map[string]*Pod{a.UID: a, b.UID: b}, now)
+	if got := sums(w.Totals().Scheduled)["ml"]; got != [2]float64{2, 6000} {
+		t.Errorf("number and sum of waits: %v", got)
+	}
+}
+
 // Catches a note that grows without bound, or forgets whom it counts.
 func TestNoteIsBounded(t *testing.T) {
 	w := NewWaits(epoch)

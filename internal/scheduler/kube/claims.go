@@ -105,8 +105,20 @@ func (c *Cluster) resolve(p, old *Pod) *Pod {
 	return &out
 }
 
+// learnClaims resolves the claims of the pods that were listed before their claims were known, before news of one of them.
+func (c *Cluster) learnClaims(now time.Time) {
+	if c.synced.pods && !c.synced.claims && c.catalogNow() != nil {
+		c.resolveAll(now)
+	}
+}
+
 // resolveAll resolves the claims of all pods again: they change on their own.
 func (c *Cluster) resolveAll(now time.Time) {
+	if c.waits != nil {
+		c.waits.list()
+		defer c.waits.resolved()
+	}
+	defer func() { c.synced.claims = c.synced.claims || c.synced.pods && c.catalogNow() != nil }()
 	c.owners = c.owned()
 	for uid, p := range c.pods.own {
 		if len(p.claims.refs) == 0 {

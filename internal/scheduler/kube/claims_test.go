@@ -266,3 +266,34 @@ func TestClaimsWithoutSlices(t *testing.T) {
 		t.Errorf("%d pods; devices (-want +got):\n%s", len(s.Pods), diff)
 	}
 }
+
+// Catches all pods with claims that count and are told as if they had been scheduled just now, by the first process that ever
+// watches and by the next, because the claims were known later than the pods.
+func TestClaimsKnownLate(t *testing.T) {
+	w := NewWaits(epoch)
+	old := merge(claims("a", "gn1", "g=a"), scheduled(-7200), ran(-7100), object{"metadata": object{"creationTimestamp": moment(-9000)}})
+	watch := func(old object) {
+		c := NewCluster(claiming, "", w)
+		set(t, at(c, epoch), old)
+		note, _ := w.Note(epoch)
+		for _, k := range c.Kinds() {
+			if set(t, k.Sink); k.Kind == "ResourceClaim" {
+				k.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"}, "a")))
+			}
+		}
+		at(c, epoch).Put(raw(t, merge(claims("new", "gn1", "g=a"), scheduled(30))))
+		at(c, epoch).Put(raw(t, old))
+		if s := c.Snapshot(epoch); len(s.Pods) != 2 {
+			t.Fatalf("%d pods", len(s.Pods))
+		}
+		if got, events := sums(w.Totals().Scheduled)["ml"], told(c); got != [2]float64{1, 30} || len(events) > 0 {
+			t.Errorf("number and sum of waits: %v, told %q; want only the new one", got, events)
+		}
+		var err error
+		if w, err = ContinueWaits(note, epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch(merge(claims("a", "gn1", "g=a"), scheduled(-60), ran(-50), object{"metadata": object{"creationTimestamp": moment(-9000)}}))
+	watch(old) // with the note of before the claims were known
+}

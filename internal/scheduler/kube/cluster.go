@@ -46,7 +46,7 @@ type Cluster struct {
 	cataloged [2]int
 	owners    map[string]string // UIDs of the pods for which the devices of claims count
 	history   history
-	synced    struct{ pods, nodes bool }
+	synced    struct{ pods, nodes, claims bool }
 	refused   struct{ pods, nodes int } // beyond a limit, or not understood
 	events    []Event                   // that nobody has taken yet; only with waits
 }
@@ -69,11 +69,12 @@ func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken
 
 func (p *pods) len() int { return len(p.own) + len(p.rest) }
 
-// seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
+// seen records what has happened to a pod that asks for accelerators. old is nil if it is new. A pod that is known by its claims
+// before all of them were resolved once is as one of the first list: it may be old.
 func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 	c.history.seen(old, p, now)
 	if c.waits != nil {
-		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods}
+		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods || p.claims.found && !c.synced.claims}
 		if old != nil {
 			p.Ungated = old.Ungated
 			if len(old.Gates) > 0 && len(p.Gates) == 0 && !listed {

@@ -129,7 +129,7 @@ func (w *Waits) Note(now time.Time) (text string, totals Totals) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	totals = w.totals.clone()
-	if w.fresh {
+	if w.fresh && !w.begun {
 		return "", totals
 	}
 	if w.advance(now); w.note == "" {

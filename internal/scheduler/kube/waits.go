@@ -24,15 +24,17 @@ type Waits struct {
 	totals Totals
 	// fresh means that nobody counted before, or that it is not known: what the first list has does not count.
 	fresh bool
+	// begun means that a list is complete: there is something to note.
+	begun bool
 	// mark and newest are in Unix seconds, the precision of conditions. Pods that were scheduled up to mark count as counted;
-	// the newest was scheduled at newest.
+	// the newest was scheduled at newest; 0: none was seen.
 	mark, newest int64
 	// listing means that a list is being applied. Pods older than the newest so far may follow in it: the mark must not pass them.
 	listing bool
-	counted      map[podID]stage
-	gates        gateLog
-	refused      int    // pods whose start could not be remembered
-	note         string // of the present state; empty: it has changed
+	counted map[podID]stage
+	gates   gateLog
+	refused int    // pods whose start could not be remembered
+	note    string // of the present state; empty: it has changed
 }
 
 // Totals are durations since a moment.
@@ -99,7 +101,7 @@ type sight struct {
 	devices  int64
 	now      time.Time
 	listed   bool // in a list, the first or a later one: what happened since is not known
-	first    bool // in the first list
+	first    bool // in the first list, or by claims that are known for the first time
 }
 
 // seen counts what has happened to a pod. started reports whether its start has counted now.
@@ -194,13 +196,23 @@ func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 			w.note = ""
 		}
 	}
-	w.fresh = false
+	if w.newest == 0 && !w.begun {
+		w.mark = now.Unix() - lag // whoever watches next must not count all pods since 1970
+	}
+	w.begun = true
 	w.advance(now)
+}
+
+// resolved says that pods that are first known by their claims have all been seen, as list says that they follow.
+func (w *Waits) resolved() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listing = false
 }
 
 // advance moves the mark, and forgets whom it passes. A clock that is wrong, here or there, cannot move it too far alone.
 func (w *Waits) advance(now time.Time) {
-	if w.listing {
+	if w.listing || w.newest == 0 {
 		return
 	}
 	if mark := min(w.newest, now.Unix()) - lag; mark > w.mark {

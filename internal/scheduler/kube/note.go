@@ -190,7 +190,9 @@ func ContinueWaits(note string, now time.Time) (*Waits, error) {
 		w.gates.closed[id] = true
 	}
 	maps.Copy(w.gates.open, o.Ungated)
-	w.gates.unsure = o.MoreGated
+	if !o.MoreGated {
+		w.gates.until = o.Mark
+	}
 	// A store would take values that began in its future for nonsense. Everything in them has been reported.
 	if !o.Since.IsZero() && !o.Since.After(now) {
 		w.totals = Totals{o.Since, histograms(o.Waits), histograms(o.Starts), histograms(o.Phases)}

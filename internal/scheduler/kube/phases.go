@@ -45,14 +45,15 @@ type gateLog struct {
 	closed map[podID]bool
 	// open has the moment in Unix seconds. 0: it is not known when, or whether there were any.
 	open map[podID]int64
-	// unsure means that closed may lack pods that had gates before the first list.
-	unsure bool
+	// until is up to when whoever watched before has seen the gates of new pods, in Unix seconds; 0: not known.
+	until int64
 }
 
 func newGateLog() gateLog { return gateLog{closed: map[podID]bool{}, open: map[podID]int64{}} }
 
-// seen follows the gates of a pod and reports whether there is news.
-func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
+// seen follows the gates of a pod and reports whether there is news. A pod has its gates when it is created, or never: one that
+// a list shows for the first time may have lost them before.
+func (g *gateLog) seen(id podID, s sight) bool {
 	p := s.pod
 	_, known := g.open[id]
 	switch {
@@ -69,7 +70,7 @@ func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
 			g.open[id] = s.when().Unix()
 		}
 		return true
-	case !known && s.first && (fresh || g.unsure) && p.Scheduled.IsZero():
+	case !known && s.listed && (s.first || s.old == nil) && p.Created.Unix() >= g.until:
 		g.open[id] = 0
 		return true
 	}

@@ -109,7 +109,7 @@ func (w *Waits) seen(s sight) (started bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, id := s.pod, idOf(s.pod.UID)
-	if w.gates.seen(id, s, w.fresh) {
+	if w.gates.seen(id, s) {
 		w.note = ""
 	}
 	if p.Scheduled.IsZero() || p.Created.IsZero() {
@@ -121,6 +121,7 @@ func (w *Waits) seen(s sight) (started bool) {
 		// A pod that was seen waiting has not counted, whatever the clocks of the API servers say.
 		waited := s.old != nil && s.old.Scheduled.IsZero()
 		if is.scheduled = p.Scheduled.Unix(); is.scheduled <= w.mark && !waited {
+			w.gates.forget(id)
 			return false
 		}
 		w.newest = max(w.newest, is.scheduled)
@@ -138,9 +139,8 @@ func (w *Waits) seen(s sight) (started bool) {
 	if p.State == scheduler.Finished {
 		is.started = true // it never will be
 	}
-	if !known || is != was {
+	if w.gates.forget(id) || !known || is != was {
 		w.counted[id], w.note = is, ""
-		w.gates.forget(id)
 	}
 	return started
 }

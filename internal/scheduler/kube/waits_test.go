@@ -119,6 +119,42 @@ func TestPhases(t *testing.T) {
 	}
 }
 
+// Catches time behind a gate that counts as time in the queue, because the gate came and went while nobody watched: before a
+// process was elected, or before a list that follows a lost connection. Catches also a pod that somebody has watched all the time
+// and whose phases are dropped.
+func TestGatesThatNobodySaw(t *testing.T) {
+	w := NewWaits(epoch)
+	c := NewCluster(vendors, "", w)
+	made := func(name, node string, created int, more ...object) object {
+		return pod(name, node, 1, "1", append(more, object{"metadata": object{"creationTimestamp": moment(created)}})...)
+	}
+	set(t, at(c, epoch.Add(10*time.Second)))
+	sink := at(c, epoch.Add(500*time.Second))
+	sink.Put(raw(t, made("watched", "", 20)))
+	sink.Put(raw(t, made("other", "gn1", 20, scheduled(490))))
+	note, _ := w.Note(epoch.Add(500 * time.Second))
+	w, err := ContinueWaits(note, epoch.Add(900*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = NewCluster(vendors, "", w)
+	sink = at(c, epoch.Add(900*time.Second))
+	list := []object{made("watched", "", 20), made("waits", "", 600), made("placed", "gn1", 600, scheduled(700)), made("other", "gn1", 20, scheduled(490))}
+	set(t, sink, list...)
+	set(t, sink, append(list, made("relisted", "", 880), made("relisted and placed", "gn1", 880, scheduled(890)))...)
+	for _, name := range []string{"waits", "relisted", "watched"} {
+		sink.Put(raw(t, made(name, "gn1", map[string]int{"waits": 600, "relisted": 880, "watched": 20}[name], scheduled(920))))
+	}
+	sink.Put(raw(t, made("new", "gn1", 910, scheduled(930))))
+	want := map[string][2]float64{"queued 1": {3, 470 + 900 + 20}} // other, watched and new
+	if diff := cmp.Diff(want, sums(w.Totals().Phases)); diff != "" {
+		t.Errorf("phases (-want +got):\n%s", diff)
+	}
+	if n := len(w.gates.open) + len(w.gates.closed); n > 0 {
+		t.Errorf("it remembers the gates of %d pods that are placed", n)
+	}
+}
+
 // life is a pod of a test of many.
 type life struct {
 	name                     string

@@ -253,8 +253,12 @@ func (e *election) hold(parent context.Context, leader Leader) error {
 	return err
 }
 
-// release gives the Lease up, so that another process need not wait until it expires.
+// release gives the Lease up, so that another process need not wait until it expires. One that somebody else has is left alone,
+// with the note in it.
 func (e *election) release(ctx context.Context, leader Leader) {
+	if e.seen.Spec.Holder != e.lease.Identity {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, leaseRetry)
 	defer cancel()
 	_, _ = e.write(ctx, "", leader) // best effort: otherwise it expires

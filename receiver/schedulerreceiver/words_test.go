@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/receiver/receivertest"
@@ -97,10 +98,11 @@ func TestWordsDocument(t *testing.T) {
 		got := points(last(sink))
 		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1
 	})
+	now := time.Now().UTC().Format(time.RFC3339)
 	s.PutPod(kubeapitest.Pod("gn3", "ml", "new", "u-new", object{
-		"metadata": object{"creationTimestamp": "2025-11-19T12:00:00Z"},
+		"metadata": object{"creationTimestamp": now},
 		"spec":     object{"containers": []object{{"name": "main", "resources": object{"requests": object{"nvidia.com/gpu": "1"}}}}},
-		"status":   object{"conditions": []object{{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-11-19T12:01:00Z"}}},
+		"status":   object{"conditions": []object{{"type": "PodScheduled", "status": "True", "lastTransitionTime": now}}},
 	}))
 	await.True(t, "a new pod was queued", func() bool {
 		return points(last(sink))["scheduler.job.phase.duration queued 1"] == 1

@@ -47,8 +47,8 @@ type Cluster struct {
 	owners    map[string]string // UIDs of the pods for which the devices of claims count
 	history   history
 	synced    struct{ pods, nodes, claims bool }
-	refused   struct{ pods, nodes int } // beyond a limit, or not understood
-	events    []Event                   // that nobody has taken yet; only with waits
+	refused   struct{ pods, nodes, events int } // beyond a limit, or not understood
+	events    []Event                           // that nobody has taken yet; only with waits
 }
 
 // pods are the pods by UID. What a pod asks for is immutable once it is here.
@@ -147,6 +147,8 @@ type Snapshot struct {
 	Demands []Weighted
 	// Refused counts the objects beyond a limit and those that could not be understood.
 	Refused int
+	// Untold counts the events that were too many before somebody took them, so far.
+	Untold int
 	// Claims and Claimed count claims of accelerators, and the devices of claims. Nil: they are not known.
 	Claims, Claimed map[dra.Group]int64
 
@@ -187,7 +189,7 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	s := &Snapshot{
 		Time: now, Vendors: c.vendors, Demands: c.history.list(now), catalog: c.catalogNow(), claims: c.claims.copied(),
 		Refused:   c.refused.pods + c.refused.nodes + c.history.refused + c.refusedKinds(),
-		workloads: c.workloadsNow(), Groups: c.groupsOf(),
+		workloads: c.workloadsNow(), Groups: c.groupsOf(), Untold: c.refused.events,
 	}
 	if s.catalog != nil {
 		s.Claims, s.Claimed = s.catalog.Count(s.claims)

@@ -78,8 +78,11 @@ func (c *Cluster) judgeEviction(old, p *Pod, deleted bool) {
 	if had := p.State == scheduler.Stopping || deleted && p.State.Has(); p.Evicted != "" || !had {
 		return
 	}
-	for _, w := range c.kueue.known() {
-		if w.Evicted != "" && w.Namespace == p.Namespace && p.isOf(&w) {
+	if c.kueue.known() == nil {
+		return
+	}
+	for _, w := range c.kueue.picked {
+		if w.Namespace == p.Namespace && p.isOf(&w) {
 			p.Evicted = cmp.Or(kueueEvictions[w.Evicted], "other")
 			if strings.HasPrefix(w.Evicted, "Deactivated") {
 				p.Evicted = "deactivated"

@@ -3,6 +3,7 @@ package schedulerreceiver
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/pdata/pmetric"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/live"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
@@ -82,4 +84,22 @@ func TestGroupsAreBounded(t *testing.T) {
 	if len(got) != 22 || got["scheduler.group.count waiting volcano other"] != 490 || got["scheduler.group.member.count waiting volcano waiting other"] != 980 {
 		t.Errorf("%d series, %v", len(got), got)
 	}
+}
+
+// Catches evictions that are said to count since the process began, although it was elected later.
+func TestEvictionsStart(t *testing.T) {
+	began := time.Unix(1000, 0)
+	r := newReporter(createDefaultConfig().(*Config), receivertest.NewNopSettings(component.MustNewType("scheduler")), nil, began)
+	elected := began.Add(time.Hour)
+	v := live.View{Leads: true, EvictedSince: elected, Evicted: map[kube.Eviction]int64{{Queue: "ml", Reason: "preempted"}: 1}}
+	for _, m := range r.emit(v, elected.Add(time.Minute)).ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+		if m.Name() != evictedName {
+			continue
+		}
+		if got := m.Sum().DataPoints().At(0).StartTimestamp().AsTime(); !got.Equal(elected) {
+			t.Errorf("counted since %v, want %v", got, elected)
+		}
+		return
+	}
+	t.Error("no evictions")
 }

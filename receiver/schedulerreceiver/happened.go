@@ -25,6 +25,8 @@ const (
 // maxUntold bounds the events that are kept while the pipeline refuses them.
 const maxUntold = 10_000
 
+const leftOutEvents = "Left out starts and ends of pods: too many at once"
+
 // tell sends a record for each pod that has started or ended.
 func (r *kubernetesReceiver) tell(ctx context.Context, now time.Time) {
 	list := r.watcher.Events()
@@ -34,19 +36,28 @@ func (r *kubernetesReceiver) tell(ctx context.Context, now time.Time) {
 	if list = append(r.untold, list...); len(list) == 0 {
 		return
 	}
-	lost := max(0, len(list)-maxUntold)
-	list = list[lost:]
+	over := max(0, len(list)-maxUntold)
+	list, r.lost = list[over:], r.lost+over
 	err := r.logs.ConsumeLogs(ctx, r.records(list, now))
-	if r.untold = nil; err != nil && !consumererror.IsPermanent(err) {
+	switch r.untold = nil; {
+	case consumererror.IsPermanent(err):
+		r.lost += len(list)
+	case err != nil:
 		r.untold = list
 	}
-	if refused := err != nil; refused != r.refusedLogs && ctx.Err() == nil {
-		if r.refusedLogs = refused; refused {
-			r.set.Logger.Error("The pipeline refuses log records of Kubernetes", zap.Error(err))
-		} else {
-			r.set.Logger.Info("The pipeline accepts log records of Kubernetes again", zap.Int("left_out", lost))
-		}
+	switch refused := err != nil; {
+	case ctx.Err() != nil, refused && r.refusedLogs:
+		return
+	case refused:
+		r.set.Logger.Error("The pipeline refuses log records of Kubernetes", zap.Error(err))
+		r.refusedLogs = true
+		return
+	case r.refusedLogs:
+		r.set.Logger.Info("The pipeline accepts log records of Kubernetes again", zap.Int("left_out", r.lost))
+	case r.lost > 0:
+		r.set.Logger.Warn(leftOutEvents, zap.Int("left_out", r.lost))
 	}
+	r.refusedLogs, r.lost = false, 0
 }
 
 func (r *kubernetesReceiver) records(list []kube.Event, now time.Time) plog.Logs {

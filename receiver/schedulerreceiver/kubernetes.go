@@ -94,10 +94,11 @@ type kubernetesReceiver struct {
 	done        sync.WaitGroup
 
 	untold []kube.Event // that the pipeline refused
+	lost   int          // events that were too many, and that the log does not name yet
 
 	// What was logged last.
 	role, trouble, noWaits, denied string
-	dropped                        bool // objects were refused
+	dropped, untellable            bool // objects were refused, or events
 	refused                        bool // the pipeline refused the last batch
 	refusedLogs                    bool
 }
@@ -234,7 +235,7 @@ func (r *kubernetesReceiver) say(v live.View) {
 			r.set.Logger.Warn("Some requests to the Kubernetes API failed", zap.String("reason", text))
 		}
 	}
-	if text := errText(v.NoWaits); text != r.noWaits {
+	if text := errText(v.NoWaits); v.Leads && text != r.noWaits {
 		if r.noWaits = text; text == "" {
 			r.set.Logger.Info("The times that pods waited are complete again")
 		} else {
@@ -250,6 +251,11 @@ func (r *kubernetesReceiver) say(v live.View) {
 	}
 	if v.Snapshot == nil {
 		return
+	}
+	if untellable := v.Snapshot.Untold > 0; untellable != r.untellable {
+		if r.untellable = untellable; untellable {
+			r.set.Logger.Warn(leftOutEvents, zap.Int("left_out", v.Snapshot.Untold))
+		}
 	}
 	if dropped := v.Snapshot.Refused > 0; dropped != r.dropped {
 		if r.dropped = dropped; dropped {
@@ -279,8 +285,12 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 	rb.SetServiceName("gpumeter")
 	md := r.mb.Emit(metadata.WithResource(rb.Emit()))
 	for m := range series.Metrics(md) {
+		began := r.began
+		if m.Name() == evictedName {
+			began = v.EvictedSince
+		}
 		for p := range series.Points(m) {
-			series.Start(m, p, r.began)
+			series.Start(m, p, began)
 		}
 	}
 	if md.ResourceMetrics().Len() == 0 { // the last series may have to end

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/receiver/receivertest"
@@ -36,13 +37,13 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
 	{"scheduler.group.member.count", "absent: a Slurm job is placed as a whole", "pods of these groups"},
 	{"scheduler.job.evicted", "absent: the queue does not say why a job was requeued", "pods with the condition DisruptionTarget, or that end because Kueue evicted their Workload"},
-	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; without permission for claims absent"},
+	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; absent unless claims, slices and classes may be watched"},
 	{"scheduler.claim.device.count", "absent: Slurm has no claims", "of the same claims. Of a request for all devices of a node one, until it is allocated"},
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
 	{
 		"scheduler.job.phase.duration", "absent: the queue does not say for how long a job was held",
-		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`. Those of a pod that are not known are missing",
+		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`; all three as `image` where the kubelet does not tell in time. When gates went is not always known: `gated` and `queued` are missing then",
 	},
 }
 
@@ -97,10 +98,11 @@ func TestWordsDocument(t *testing.T) {
 		got := points(last(sink))
 		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1
 	})
+	now := time.Now().UTC().Format(time.RFC3339)
 	s.PutPod(kubeapitest.Pod("gn3", "ml", "new", "u-new", object{
-		"metadata": object{"creationTimestamp": "2025-11-19T12:00:00Z"},
+		"metadata": object{"creationTimestamp": now},
 		"spec":     object{"containers": []object{{"name": "main", "resources": object{"requests": object{"nvidia.com/gpu": "1"}}}}},
-		"status":   object{"conditions": []object{{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2025-11-19T12:01:00Z"}}},
+		"status":   object{"conditions": []object{{"type": "PodScheduled", "status": "True", "lastTransitionTime": now}}},
 	}))
 	await.True(t, "a new pod was queued", func() bool {
 		return points(last(sink))["scheduler.job.phase.duration queued 1"] == 1

@@ -30,7 +30,7 @@ const (
 	// segments is the number of files. A full log deletes one file at a time.
 	segments = 16
 	// remembered is the number of recent events kept for deduplication, so that a retried
-	// request is stored once.
+	// request, and a record that two processes send, are stored once.
 	remembered = 20_000
 	ext        = ".jsonl"
 )
@@ -110,7 +110,7 @@ func (f *File) load(s *segment) error {
 	each(text[:whole], func(e *Event, line []byte) {
 		s.stretch(e.Time)
 		s.count(e, line)
-		f.remember(hash(line))
+		f.remember(identity(e, line))
 	})
 	return nil
 }
@@ -124,7 +124,7 @@ func (s *segment) stretch(t time.Time) {
 	}
 }
 
-// remember records the hash of a stored event.
+// remember records the identity of a stored event.
 func (f *File) remember(h uint64) {
 	if f.known[h] {
 		return
@@ -151,7 +151,7 @@ func (f *File) Append(events []Event) error {
 		if err != nil {
 			return err
 		}
-		h := hash(line)
+		h := identity(&events[i], line)
 		if f.known[h] || added[h] {
 			continue
 		}

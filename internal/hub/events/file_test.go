@@ -105,6 +105,30 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// Catches a record that two processes send, with different words, and that is stored twice; and one that is lost because another
+// has the same ID under another name, or none.
+func TestEventsWithIDs(t *testing.T) {
+	dir := t.TempDir()
+	f := open(t, dir, Options{})
+	other := event("other", 0, recordUID, "1")
+	other.Name = "another"
+	add(t, f, event("a", 2*time.Minute, recordUID, "1"), event("a", time.Minute, recordUID, "1", "seen.by", "b"), other, event("a", 4*time.Minute), event("a", 5*time.Minute))
+	long := event(strings.Repeat("y", maxEvent+1), 0, recordUID, "long", "a", strings.Repeat("z", 1000))
+	long.Name = "long"
+	for i := range 40 {
+		long.Attributes[fmt.Sprint("b", i)] = strings.Repeat("z", 1000)
+	}
+	add(t, f, long)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f = open(t, dir, Options{})
+	add(t, f, event("a", time.Minute, recordUID, "1", "seen.by", "c"), long)
+	if got := bodies(t, f, Query{}); len(got) != 5 {
+		t.Errorf("%.10q", got)
+	}
+}
+
 // Catches a log that grows without bound, and one that drops its newest events first.
 func TestEventsAreBounded(t *testing.T) {
 	dir := t.TempDir()

@@ -21,6 +21,9 @@ func marshal(e Event) (line []byte, cut bool, err error) {
 	}
 	short := Event{Time: e.Time, Name: clip(e.Name), Severity: clip(e.Severity), Body: clip(e.Body), Attributes: map[string]string{}}
 	room := maxEvent / 2
+	if uid := e.Attributes[recordUID]; uid != "" && len(uid) <= 1024 {
+		short.Attributes[recordUID] = uid // it is the same event after a restart
+	}
 	for _, key := range slices.Sorted(maps.Keys(e.Attributes)) {
 		if room -= len(key) + len(e.Attributes[key]); room >= 0 && len(e.Attributes[key]) <= 1024 {
 			short.Attributes[key] = e.Attributes[key]
@@ -48,8 +51,18 @@ func each(text []byte, do func(e *Event, line []byte)) {
 	}
 }
 
-func hash(line []byte) uint64 {
+// recordUID is the attribute by which a sender says that two records are the same, whatever else they say.
+//
+// https://opentelemetry.io/docs/specs/semconv/general/logs/
+const recordUID = "log.record.uid"
+
+// identity returns what an event and its repetitions have in common: the name and the ID that the sender gave it, or else the
+// whole line.
+func identity(e *Event, line []byte) uint64 {
 	h := fnv.New64a()
+	if uid := e.Attributes[recordUID]; uid != "" {
+		line = []byte(e.Name + "\x00" + uid)
+	}
 	_, _ = h.Write(line)
 	return h.Sum64()
 }

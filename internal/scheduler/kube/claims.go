@@ -51,9 +51,10 @@ const maxClaimsOfPod = 64
 // key returns the key of a claim of a pod.
 func (r *ClaimRef) key(p *Pod) string { return p.Namespace + "/" + r.Claim }
 
-// catalogNow returns what is known of devices for claims, nil if claims are not known.
+// catalogNow returns what is known of devices for claims, nil unless claims, slices and classes are all known: without one of
+// them parts would count as whole devices, or claims for accelerators as those for something else.
 func (c *Cluster) catalogNow() *dra.Catalog {
-	if c.claims.known() == nil {
+	if c.claims.known() == nil || c.slices.known() == nil || c.classes.known() == nil {
 		return nil
 	}
 	if changes := [2]int{c.slices.changes, c.classes.changes}; c.catalog == nil || changes != c.cataloged {
@@ -63,7 +64,7 @@ func (c *Cluster) catalogNow() *dra.Catalog {
 }
 
 // resolve returns a pod with what its claims ask for. old is the same pod as it was known, or nil. Claims of a pod that has
-// ended are gone before the pod: what they asked for stays.
+// ended are gone before the pod, and a driver that is replaced may take its slices away for a while: what was known stays.
 func (c *Cluster) resolve(p, old *Pod) *Pod {
 	if len(p.claims.refs) == 0 {
 		return p
@@ -79,6 +80,7 @@ func (c *Cluster) resolve(p, old *Pod) *Pod {
 			continue
 		}
 		asks := catalog.Asks(&claim)
+		gone = gone || asks.Unclear
 		if asks.Classes == nil {
 			continue
 		}
@@ -103,8 +105,20 @@ func (c *Cluster) resolve(p, old *Pod) *Pod {
 	return &out
 }
 
+// learnClaims resolves the claims of the pods that were listed before their claims were known, before news of one of them.
+func (c *Cluster) learnClaims(now time.Time) {
+	if c.synced.pods && !c.synced.claims && c.catalogNow() != nil {
+		c.resolveAll(now)
+	}
+}
+
 // resolveAll resolves the claims of all pods again: they change on their own.
 func (c *Cluster) resolveAll(now time.Time) {
+	if c.waits != nil {
+		c.waits.list()
+		defer c.waits.resolved()
+	}
+	defer func() { c.synced.claims = c.synced.claims || c.synced.pods && c.catalogNow() != nil }()
 	c.owners = c.owned()
 	for uid, p := range c.pods.own {
 		if len(p.claims.refs) == 0 {
@@ -200,7 +214,7 @@ func (s *Snapshot) saysClaims(p *Pod) string {
 
 // clear reports whether it is known what the claims of a pod are for.
 func (s *Snapshot) clear(p *Pod) bool {
-	return !slices.ContainsFunc(p.claims.refs, func(r ClaimRef) bool { _, ok := s.claims[r.key(p)]; return !ok })
+	return s.catalog != nil && !slices.ContainsFunc(p.claims.refs, func(r ClaimRef) bool { _, ok := s.claims[r.key(p)]; return !ok })
 }
 
 func (s *Snapshot) saysClaim(p *Pod, r *ClaimRef) string {
@@ -215,8 +229,10 @@ func (s *Snapshot) saysClaim(p *Pod, r *ClaimRef) string {
 		return r.Claim + " does not exist"
 	case claim.Allocated:
 		text := r.Claim + " is allocated"
-		if at := s.catalog.Asks(&claim).Node; at != "" {
-			text += " on " + at
+		if s.catalog != nil {
+			if at := s.catalog.Asks(&claim).Node; at != "" {
+				text += " on " + at
+			}
 		}
 		if n := int64(len(claim.Users)); n > 0 {
 			text += " and reserved for " + scheduler.Plural(n, "pod")

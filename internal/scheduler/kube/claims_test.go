@@ -166,7 +166,8 @@ func TestClaimsBesidePlugin(t *testing.T) {
 }
 
 // Catches a claim that is known later than its pod, a pod that ends and whose claim is gone first, and values that outlive
-// a lost permission.
+// a lost permission. Catches also parts of devices that count as whole ones, and pods that vanish, while one of the kinds is not
+// known: claims alone do not say what they are for.
 func TestClaimsChange(t *testing.T) {
 	c, _ := shared(t)
 	kinds := map[string]Kind{}
@@ -200,12 +201,17 @@ func TestClaimsChange(t *testing.T) {
 	f("a pod ended, after its claim", 7, 8)
 	at(c, epoch).Delete(raw(t, claims("a", "gn1", "g=shared")))
 	f("one of two pods that share a device is gone", 6, 8)
-	kinds["ResourceClaim"].Lost(true)
-	if s := c.Snapshot(epoch); s.Claims != nil || len(s.Nodes) != 0 {
-		t.Errorf("claims are not known, and there are %v and %d nodes", s.Claims, len(s.Nodes))
+	for _, kind := range []string{"ResourceClaim", "ResourceSlice", "DeviceClass"} {
+		kinds[kind].Lost(true)
+		f(kind+" is lost", 6, 8)
+		if s := c.Snapshot(epoch); s.Claims != nil || len(s.Nodes) != 0 || s.Pod("ml", "network") == nil || len(s.Why(s.Pod("ml", "b"))) == 0 || len(s.Why(s.Pod("ml", "big"))) == 0 {
+			t.Errorf("%s is not known, and there are %v and %d nodes", kind, s.Claims, len(s.Nodes))
+		}
+		kinds[kind].Lost(false)
+		f(kind+" is known again", 6, 8)
 	}
-	kinds["ResourceClaim"].Lost(false)
-	f("they are known again", 6, 8)
+	set(t, kinds["ResourceSlice"].Sink)
+	f("the driver has taken its slices away", 6, 8)
 }
 
 // Catches a wait that is lost because the claim of the pod was known later than the pod was scheduled, and one that counts
@@ -236,4 +242,58 @@ func TestClaimsWait(t *testing.T) {
 	claimSink.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"})))
 	at(c, now).Put(raw(t, merge(claims("a", "gn1", "g=a"), scheduled)))
 	counted("both have changed")
+}
+
+// Catches a part that counts as a whole device as long as its slice has not been listed, or may not be.
+func TestClaimsWithoutSlices(t *testing.T) {
+	c := NewCluster(claiming, "", nil)
+	kinds := map[string]Kind{}
+	for _, k := range c.Kinds() {
+		kinds[k.Kind] = k
+	}
+	set(t, kinds["ResourceClaim"].Sink, claim("a", 1, "gn1", []string{"0"}, "a"))
+	set(t, kinds["DeviceClass"].Sink, deviceClass...)
+	set(t, at(c, epoch), claims("a", "gn1", "g=a"))
+	if s := c.Snapshot(epoch); len(s.Pods) > 0 || s.Claimed != nil {
+		t.Errorf("%d pods, %v", len(s.Pods), s.Claimed)
+	}
+	part := offered("gn1", 1)
+	part["spec"].(object)["devices"].([]any)[0].(object)["attributes"].(object)["parentUUID"] = object{"string": "x"}
+	set(t, kinds["ResourceSlice"].Sink, part)
+	s := c.Snapshot(epoch)
+	want := map[dra.Group]int64{{State: dra.Allocated, Class: driver, Driver: driver, Unit: dra.Part}: 1}
+	if diff := cmp.Diff(want, s.Claimed); diff != "" || len(s.Pods) != 1 || s.Pods[0].Whole(claiming) != 0 {
+		t.Errorf("%d pods; devices (-want +got):\n%s", len(s.Pods), diff)
+	}
+}
+
+// Catches all pods with claims that count and are told as if they had been scheduled just now, by the first process that ever
+// watches and by the next, because the claims were known later than the pods.
+func TestClaimsKnownLate(t *testing.T) {
+	w := NewWaits(epoch)
+	old := merge(claims("a", "gn1", "g=a"), scheduled(-7200), ran(-7100), object{"metadata": object{"creationTimestamp": moment(-9000)}})
+	watch := func(old object) {
+		c := NewCluster(claiming, "", w)
+		set(t, at(c, epoch), old)
+		note, _ := w.Note(epoch)
+		for _, k := range c.Kinds() {
+			if set(t, k.Sink); k.Kind == "ResourceClaim" {
+				k.Sink.Put(raw(t, claim("a", 1, "gn1", []string{"0"}, "a")))
+			}
+		}
+		at(c, epoch).Put(raw(t, merge(claims("new", "gn1", "g=a"), scheduled(30))))
+		at(c, epoch).Put(raw(t, old))
+		if s := c.Snapshot(epoch); len(s.Pods) != 2 {
+			t.Fatalf("%d pods", len(s.Pods))
+		}
+		if got, events := sums(w.Totals().Scheduled)["ml"], told(c); got != [2]float64{1, 30} || len(events) > 0 {
+			t.Errorf("number and sum of waits: %v, told %q; want only the new one", got, events)
+		}
+		var err error
+		if w, err = ContinueWaits(note, epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch(merge(claims("a", "gn1", "g=a"), scheduled(-60), ran(-50), object{"metadata": object{"creationTimestamp": moment(-9000)}}))
+	watch(old) // with the note of before the claims were known
 }

@@ -46,9 +46,9 @@ type Cluster struct {
 	cataloged [2]int
 	owners    map[string]string // UIDs of the pods for which the devices of claims count
 	history   history
-	synced    struct{ pods, nodes bool }
-	refused   struct{ pods, nodes int } // beyond a limit, or not understood
-	events    []Event                   // that nobody has taken yet; only with waits
+	synced    struct{ pods, nodes, claims bool }
+	refused   struct{ pods, nodes, events int } // beyond a limit, or not understood
+	events    []Event                           // that nobody has taken yet; only with waits
 }
 
 // pods are the pods by UID. What a pod asks for is immutable once it is here.
@@ -69,11 +69,12 @@ func newPods() pods { return pods{own: map[string]*Pod{}, rest: map[string]taken
 
 func (p *pods) len() int { return len(p.own) + len(p.rest) }
 
-// seen records what has happened to a pod that asks for accelerators. old is nil if it is new.
+// seen records what has happened to a pod that asks for accelerators. old is nil if it is new. A pod that is known by its claims
+// before all of them were resolved once is as one of the first list: it may be old.
 func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 	c.history.seen(old, p, now)
 	if c.waits != nil {
-		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods}
+		s := sight{old: old, pod: p, devices: p.Whole(c.vendors), now: now, listed: listed, first: !c.synced.pods || p.claims.found && !c.synced.claims}
 		if old != nil {
 			p.Ungated = old.Ungated
 			if len(old.Gates) > 0 && len(p.Gates) == 0 && !listed {
@@ -146,6 +147,8 @@ type Snapshot struct {
 	Demands []Weighted
 	// Refused counts the objects beyond a limit and those that could not be understood.
 	Refused int
+	// Untold counts the events that were too many before somebody took them, so far.
+	Untold int
 	// Claims and Claimed count claims of accelerators, and the devices of claims. Nil: they are not known.
 	Claims, Claimed map[dra.Group]int64
 
@@ -186,7 +189,7 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	s := &Snapshot{
 		Time: now, Vendors: c.vendors, Demands: c.history.list(now), catalog: c.catalogNow(), claims: c.claims.copied(),
 		Refused:   c.refused.pods + c.refused.nodes + c.history.refused + c.refusedKinds(),
-		workloads: c.workloadsNow(), Groups: c.groupsOf(),
+		workloads: c.workloadsNow(), Groups: c.groupsOf(), Untold: c.refused.events,
 	}
 	if s.catalog != nil {
 		s.Claims, s.Claimed = s.catalog.Count(s.claims)
@@ -229,7 +232,7 @@ func (c *Cluster) Snapshot(now time.Time) *Snapshot {
 	}
 	slices.SortFunc(s.Others, byName)
 	var claimable map[string]*dra.Node
-	if s.catalog != nil && c.slices.known() != nil {
+	if s.catalog != nil {
 		claimable = s.catalog.Nodes(s.claims)
 	}
 	for name, n := range nodes {

@@ -40,7 +40,7 @@ func (c *Cluster) Events() []Event {
 
 func (c *Cluster) tell(kind EventKind, at time.Time, p *Pod) {
 	if len(c.events) >= maxEvents {
-		c.refused.pods++
+		c.refused.events++
 		return
 	}
 	c.events = append(c.events, Event{Kind: kind, Time: at, Pod: *p, Devices: p.Whole(c.vendors)})

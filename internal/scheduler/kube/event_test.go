@@ -78,3 +78,14 @@ func TestEvents(t *testing.T) {
 	sink.Delete(raw(t, pod("old", "gn1", 1, "1", scheduled(1), ran(2))))
 	f("deleted while it ran", "old deleted at 16m50s, 1")
 }
+
+// Catches events without bound, and ones beyond it that are taken for pods that are not understood until the next list.
+func TestEventsAreBounded(t *testing.T) {
+	c := NewCluster(vendors, "", NewWaits(epoch))
+	for range maxEvents + 3 {
+		c.tell(EventStarted, epoch, &Pod{})
+	}
+	if s := c.Snapshot(epoch); s.Untold != 3 || s.Refused != 0 || len(c.Events()) != maxEvents {
+		t.Errorf("%d untold, %d refused", s.Untold, s.Refused)
+	}
+}

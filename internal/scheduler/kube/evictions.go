@@ -22,7 +22,7 @@ type Evictions struct {
 	all map[Eviction]int64
 }
 
-// NewEvictions returns a counter at zero, which may outlive the Cluster that feeds it.
+// NewEvictions returns a counter at zero.
 func NewEvictions() *Evictions { return &Evictions{all: map[Eviction]int64{}} }
 
 // maxEvictions bounds the groups. Beyond it the team, and then the namespace, is other.
@@ -78,8 +78,11 @@ func (c *Cluster) judgeEviction(old, p *Pod, deleted bool) {
 	if had := p.State == scheduler.Stopping || deleted && p.State.Has(); p.Evicted != "" || !had {
 		return
 	}
-	for _, w := range c.kueue.known() {
-		if w.Evicted != "" && w.Namespace == p.Namespace && p.isOf(&w) {
+	if c.kueue.known() == nil {
+		return
+	}
+	for _, w := range c.kueue.picked {
+		if w.Namespace == p.Namespace && p.isOf(&w) {
 			p.Evicted = cmp.Or(kueueEvictions[w.Evicted], "other")
 			if strings.HasPrefix(w.Evicted, "Deactivated") {
 				p.Evicted = "deactivated"

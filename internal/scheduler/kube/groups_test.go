@@ -193,3 +193,26 @@ func TestEvictions(t *testing.T) {
 		t.Errorf("%d groups", n)
 	}
 }
+
+// Catches an index of evicted Workloads that keeps those that were admitted again or are gone, and so grows, or lacks one.
+func TestEvictedWorkloads(t *testing.T) {
+	c := NewCluster(vendors, "", nil)
+	evicted, admitted := workload("w", "z", "Evicted True Preempted x"), workload("w", "z", "Evicted False QuotaReserved x")
+	f := func(when string, want int) {
+		t.Helper()
+		if len(c.kueue.picked) != want {
+			t.Errorf("%s: %d evicted, want %d", when, len(c.kueue.picked), want)
+		}
+	}
+	set(t, &c.kueue, evicted, workload("other", "y", "Evicted False x x"))
+	f("listed", 1)
+	c.kueue.Put(raw(t, admitted))
+	f("admitted again", 0)
+	c.kueue.Put(raw(t, evicted))
+	f("evicted", 1)
+	c.kueue.Delete(raw(t, evicted))
+	f("deleted", 0)
+	c.kueue.Put(raw(t, evicted))
+	set(t, &c.kueue)
+	f("gone from the list", 0)
+}

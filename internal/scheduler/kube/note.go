@@ -129,7 +129,7 @@ func (w *Waits) Note(now time.Time) (text string, totals Totals) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	totals = w.totals.clone()
-	if w.fresh {
+	if w.fresh && !w.begun {
 		return "", totals
 	}
 	if w.advance(now); w.note == "" {
@@ -190,7 +190,9 @@ func ContinueWaits(note string, now time.Time) (*Waits, error) {
 		w.gates.closed[id] = true
 	}
 	maps.Copy(w.gates.open, o.Ungated)
-	w.gates.unsure = o.MoreGated
+	if !o.MoreGated {
+		w.gates.until = o.Mark
+	}
 	// A store would take values that began in its future for nonsense. Everything in them has been reported.
 	if !o.Since.IsZero() && !o.Since.After(now) {
 		w.totals = Totals{o.Since, histograms(o.Waits), histograms(o.Starts), histograms(o.Phases)}

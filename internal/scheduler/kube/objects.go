@@ -84,6 +84,19 @@ type objects[T any] struct {
 	lost    bool
 	refused int
 	changes int // so far
+	// picks says which objects are also in picked, to be found without a walk of all; nil: none.
+	picks  func(*T) bool
+	picked map[string]T
+}
+
+// pick puts an object into the picked ones, or removes it from there.
+func (o *objects[T]) pick(key string, object *T) {
+	if delete(o.picked, key); o.picks != nil && o.picks(object) {
+		if o.picked == nil {
+			o.picked = map[string]T{}
+		}
+		o.picked[key] = *object
+	}
 }
 
 func newObjects[T any](c *Cluster, limit int, parse func([]byte) (string, T, error)) objects[T] {
@@ -125,6 +138,10 @@ func (o *objects[T]) Begin() (add func(object []byte), commit func()) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.all, o.refused, o.changes = all, refused, o.changes+1
+		o.picked = nil
+		for key, object := range all {
+			o.pick(key, &object)
+		}
 	}
 	return add, commit
 }
@@ -139,6 +156,7 @@ func (o *objects[T]) Put(b []byte) {
 		return
 	}
 	o.all[key] = object
+	o.pick(key, &object)
 	o.changes++
 }
 
@@ -151,6 +169,7 @@ func (o *objects[T]) Delete(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.all, key)
+	delete(o.picked, key)
 	o.changes++
 }
 
@@ -168,6 +187,7 @@ func (c *Cluster) further() {
 		v, err := gang.ParseWorkload(b)
 		return v.Key(), v, err
 	})
+	c.kueue.picks = func(w *gang.Workload) bool { return w.Evicted != "" }
 	c.podGroups = map[podgroup.System]*objects[gang.PodGroup]{}
 	for _, g := range groupKinds {
 		o := newObjects(c, maxGroups, func(b []byte) (string, gang.PodGroup, error) {

@@ -12,9 +12,9 @@ import (
 const (
 	phaseGated   = "gated"   // from its creation until its last scheduling gate was removed; only of pods that had one
 	phaseQueued  = "queued"  // from there until it was scheduled
-	phaseSandbox = "sandbox" // from there until its volumes and its network were there
-	phaseInit    = "init"    // from there until its init containers had ended; only of pods that have some
-	phaseImage   = "image"   // from there until its first container ran: mostly images
+	phaseSandbox = "sandbox" // from there until its volumes and its network were there; only if the kubelet says so in time
+	phaseInit    = "init"    // from there until its init containers had ended; only of pods that have some and a sandbox phase
+	phaseImage   = "image"   // from there, or from scheduling, until its first container ran: mostly images
 )
 
 // phaseKey is the key of a phase in Totals.
@@ -45,14 +45,15 @@ type gateLog struct {
 	closed map[podID]bool
 	// open has the moment in Unix seconds. 0: it is not known when, or whether there were any.
 	open map[podID]int64
-	// unsure means that closed may lack pods that had gates before the first list.
-	unsure bool
+	// until is up to when whoever watched before has seen the gates of new pods, in Unix seconds; 0: not known.
+	until int64
 }
 
 func newGateLog() gateLog { return gateLog{closed: map[podID]bool{}, open: map[podID]int64{}} }
 
-// seen follows the gates of a pod and reports whether there is news.
-func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
+// seen follows the gates of a pod and reports whether there is news. A pod has its gates when it is created, or never: one that
+// a list shows for the first time may have lost them before.
+func (g *gateLog) seen(id podID, s sight) bool {
 	p := s.pod
 	_, known := g.open[id]
 	switch {
@@ -69,7 +70,7 @@ func (g *gateLog) seen(id podID, s sight, fresh bool) bool {
 			g.open[id] = s.when().Unix()
 		}
 		return true
-	case !known && s.first && (fresh || g.unsure) && p.Scheduled.IsZero():
+	case !known && s.listed && (s.first || s.old == nil) && p.Created.Unix() >= g.until:
 		g.open[id] = 0
 		return true
 	}
@@ -134,12 +135,15 @@ type part struct {
 	took  time.Duration
 }
 
-// startup returns the phases from scheduling to the first container, none if they are not known: a pod that got a new sandbox
-// meanwhile does not say when the first was ready, and neither does one that has ended.
+// startup returns the phases from scheduling to the first container, none if that has not started. If it is not known when the
+// pod had its sandbox, or its init containers ended, they are one phase.
 func (p *Pod) startup() []part {
 	ready, runs := p.Sandboxed, p.Started
-	if ready.IsZero() || ready.After(runs) || p.Initialized.After(runs) || p.Inits && p.Initialized.IsZero() {
+	if p.Scheduled.IsZero() || runs.IsZero() {
 		return nil
+	}
+	if ready.IsZero() || p.Initialized.After(runs) || p.Inits && p.Initialized.IsZero() {
+		return []part{{phaseImage, runs.Sub(p.Scheduled)}}
 	}
 	parts := []part{{phaseSandbox, ready.Sub(p.Scheduled)}}
 	if p.Inits && p.Initialized.After(ready) {
@@ -156,12 +160,13 @@ var phaseWords = map[string]string{
 
 // took says in up to one line what the start of a pod took.
 func (p *Pod) took() []string {
-	var words []string
-	for _, part := range p.startup() {
-		words = append(words, scheduler.Duration(max(0, part.took))+" "+phaseWords[part.phase])
-	}
-	if len(words) == 0 || p.Scheduled.IsZero() {
+	parts := p.startup()
+	if len(parts) < 2 { // what the first line says
 		return nil
+	}
+	words := make([]string, 0, len(parts))
+	for _, part := range parts {
+		words = append(words, scheduler.Duration(max(0, part.took))+" "+phaseWords[part.phase])
 	}
 	return []string{"From its node to its start it took " + scheduler.Enumerate(words) + "."}
 }

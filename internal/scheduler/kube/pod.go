@@ -39,8 +39,9 @@ type Pod struct {
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
 	// first container started.
 	Created, Scheduled, Started time.Time
-	// Sandboxed is when its volumes and its network were there, and Initialized when its init containers had ended; zero if
-	// that is not so now. Inits says whether it has some. Changed is when the API server wrote it last.
+	// Sandboxed is when its volumes and its network were there, zero if that is not so now or not known: see sandboxed.
+	// Initialized is when its init containers had ended, zero if that is not so now. Inits says whether it has some. Changed
+	// is when the API server wrote it last.
 	Sandboxed, Initialized, Changed time.Time
 	Inits                           bool
 	// Ungated is when its last gate was removed, if that was seen. Ended is when its last container ended, zero if one has not,
@@ -132,15 +133,32 @@ type podObject struct {
 			Name  string `json:"name"`
 			Claim string `json:"resourceClaimName"`
 		} `json:"resourceClaimStatuses"`
-		ContainerStatuses []struct {
-			State, LastState struct {
-				Running, Terminated struct {
-					StartedAt  time.Time `json:"startedAt"`
-					FinishedAt time.Time `json:"finishedAt"`
-				}
-			}
-		} `json:"containerStatuses"`
+		ContainerStatuses     []containerStatus `json:"containerStatuses"`
+		InitContainerStatuses []containerStatus `json:"initContainerStatuses"`
 	} `json:"status"`
+}
+
+type containerStatus struct {
+	State, LastState struct {
+		Running, Terminated struct {
+			StartedAt  time.Time `json:"startedAt"`
+			FinishedAt time.Time `json:"finishedAt"`
+		}
+	}
+}
+
+// firstStart returns when the first of containers started, as far as it is known, zero if none has.
+func firstStart(list []containerStatus) (first time.Time) {
+	for _, c := range list {
+		for _, t := range []time.Time{
+			c.State.Running.StartedAt, c.State.Terminated.StartedAt, c.LastState.Running.StartedAt, c.LastState.Terminated.StartedAt,
+		} {
+			if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+				first = t
+			}
+		}
+	}
+	return first
 }
 
 type containerObject struct {
@@ -265,14 +283,21 @@ func (o *podObject) conditions(p *Pod) {
 		if at := c.State.Terminated.FinishedAt; p.State == scheduler.Finished && at.After(p.Ended) {
 			p.Ended = at
 		}
-		for _, t := range []time.Time{
-			c.State.Running.StartedAt, c.State.Terminated.StartedAt, c.LastState.Running.StartedAt, c.LastState.Terminated.StartedAt,
-		} {
-			if !t.IsZero() && (p.Started.IsZero() || t.Before(p.Started)) {
-				p.Started = t
-			}
-		}
 	}
+	p.Started = firstStart(o.Status.ContainerStatuses)
+	p.Sandboxed = sandboxed(p.Sandboxed, p.Started, firstStart(o.Status.InitContainerStatuses))
+}
+
+// sandboxed returns when the sandbox of a pod was ready, zero if that is not known. Kubelets before 1.36 write the condition
+// once they have started what can be started, so that it has the time after the pull of images: it tells something only if
+// it came strictly before the first start, of init containers too.
+//
+// https://github.com/kubernetes/kubernetes/pull/134660
+func sandboxed(ready, runs, init time.Time) time.Time {
+	if !ready.Before(runs) || !init.IsZero() && !ready.Before(init) {
+		return time.Time{}
+	}
+	return ready
 }
 
 func (o *podObject) state() scheduler.State {

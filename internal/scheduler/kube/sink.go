@@ -23,6 +23,10 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 		now := s.Now()
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.learnClaims(now)
+		if c.waits != nil {
+			c.waits.list()
+		}
 		for uid, p := range c.pods.own {
 			if all.own[uid] == nil {
 				c.gone(p, now)
@@ -40,6 +44,7 @@ func (s PodSink) Begin() (add func(object []byte), commit func()) {
 			c.waits.listed(all.own, now)
 		}
 		c.pods, c.refused.pods, c.synced.pods = all, refused, true
+		c.synced.claims = c.synced.claims || c.catalogNow() != nil
 	}
 	return add, commit
 }
@@ -50,6 +55,7 @@ func (s PodSink) Put(object []byte) {
 	p, err := parsePod(object, c.vendors, c.teamLabel)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.learnClaims(now)
 	if err != nil || !c.pods.know(p.UID) && c.pods.len() >= maxPods {
 		c.refused.pods++
 		return
@@ -71,6 +77,7 @@ func (s PodSink) Delete(object []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.learnClaims(now)
 	if old := c.pods.own[p.UID]; old != nil {
 		next := c.resolve(&p, old)
 		if c.judgeEviction(old, next, true); next.accelerated() {

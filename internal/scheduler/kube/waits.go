@@ -24,13 +24,17 @@ type Waits struct {
 	totals Totals
 	// fresh means that nobody counted before, or that it is not known: what the first list has does not count.
 	fresh bool
+	// begun means that a list is complete: there is something to note.
+	begun bool
 	// mark and newest are in Unix seconds, the precision of conditions. Pods that were scheduled up to mark count as counted;
-	// the newest was scheduled at newest.
+	// the newest was scheduled at newest; 0: none was seen.
 	mark, newest int64
-	counted      map[podID]stage
-	gates        gateLog
-	refused      int    // pods whose start could not be remembered
-	note         string // of the present state; empty: it has changed
+	// listing means that a list is being applied. Pods older than the newest so far may follow in it: the mark must not pass them.
+	listing bool
+	counted map[podID]stage
+	gates   gateLog
+	refused int    // pods whose start could not be remembered
+	note    string // of the present state; empty: it has changed
 }
 
 // Totals are durations since a moment.
@@ -97,7 +101,7 @@ type sight struct {
 	devices  int64
 	now      time.Time
 	listed   bool // in a list, the first or a later one: what happened since is not known
-	first    bool // in the first list
+	first    bool // in the first list, or by claims that are known for the first time
 }
 
 // seen counts what has happened to a pod. started reports whether its start has counted now.
@@ -105,7 +109,7 @@ func (w *Waits) seen(s sight) (started bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, id := s.pod, idOf(s.pod.UID)
-	if w.gates.seen(id, s, w.fresh) {
+	if w.gates.seen(id, s) {
 		w.note = ""
 	}
 	if p.Scheduled.IsZero() || p.Created.IsZero() {
@@ -117,6 +121,7 @@ func (w *Waits) seen(s sight) (started bool) {
 		// A pod that was seen waiting has not counted, whatever the clocks of the API servers say.
 		waited := s.old != nil && s.old.Scheduled.IsZero()
 		if is.scheduled = p.Scheduled.Unix(); is.scheduled <= w.mark && !waited {
+			w.gates.forget(id)
 			return false
 		}
 		w.newest = max(w.newest, is.scheduled)
@@ -134,9 +139,8 @@ func (w *Waits) seen(s sight) (started bool) {
 	if p.State == scheduler.Finished {
 		is.started = true // it never will be
 	}
-	if !known || is != was {
+	if w.gates.forget(id) || !known || is != was {
 		w.counted[id], w.note = is, ""
-		w.gates.forget(id)
 	}
 	return started
 }
@@ -164,10 +168,18 @@ func (w *Waits) gone(uid string) {
 	}
 }
 
+// list says that the pods of a list follow, until listed.
+func (w *Waits) list() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listing = true
+}
+
 // listed says that a list is complete, and which pods are in it.
 func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.listing = false
 	there := make(map[podID]bool, len(all))
 	for uid := range all {
 		there[idOf(uid)] = true
@@ -184,12 +196,25 @@ func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 			w.note = ""
 		}
 	}
-	w.fresh = false
+	if w.newest == 0 && !w.begun {
+		w.mark = now.Unix() - lag // whoever watches next must not count all pods since 1970
+	}
+	w.begun = true
 	w.advance(now)
+}
+
+// resolved says that pods that are first known by their claims have all been seen, as list says that they follow.
+func (w *Waits) resolved() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listing = false
 }
 
 // advance moves the mark, and forgets whom it passes. A clock that is wrong, here or there, cannot move it too far alone.
 func (w *Waits) advance(now time.Time) {
+	if w.listing || w.newest == 0 {
+		return
+	}
 	if mark := min(w.newest, now.Unix()) - lag; mark > w.mark {
 		w.pass(mark)
 	}

@@ -74,7 +74,8 @@ func TestWaits(t *testing.T) {
 }
 
 // Catches phases that do not add up, a gate that opened while nobody watched and counts as if it were known when, a new sandbox
-// that is taken for the first, and sizes that are mixed.
+// that is taken for the first, sizes that are mixed, and a sandbox that was ready in time only to the kubelet: the pull of images
+// counts as the sandbox then, or the pod is left out.
 func TestPhases(t *testing.T) {
 	w := NewWaits(epoch)
 	c := NewCluster(vendors, "", w)
@@ -90,6 +91,14 @@ func TestPhases(t *testing.T) {
 	sink.Put(raw(t, pod("plain", "", 2, "1")))
 	sink.Put(raw(t, pod("plain", "gn1", 2, "1", init, scheduled(10, condition("PodReadyToStartContainers", 14), condition("Initialized", 24)), ran(54))))
 	sink.Put(raw(t, pod("again", "gn1", 16, "1", scheduled(10, condition("PodReadyToStartContainers", 900)), ran(50))))
+	sink.Put(raw(t, pod("same", "gn1", 4, "1", scheduled(10, condition("PodReadyToStartContainers", 70)), ran(70))))
+	early := object{"status": object{"initContainerStatuses": []any{object{"state": object{"terminated": object{"startedAt": moment(30)}}}}}}
+	sink.Put(raw(t, pod("inits", "gn1", 4, "1", init, early, scheduled(10, condition("PodReadyToStartContainers", 31), condition("Initialized", 40)), ran(50))))
+	for _, name := range []string{"again", "same", "inits"} {
+		if p := c.pods.own["uid-"+name]; !p.Sandboxed.IsZero() || len(p.took()) > 0 {
+			t.Errorf("%s had a sandbox at %v: %q", name, p.Sandboxed, p.took())
+		}
+	}
 	sink.Put(raw(t, pod("old", "gn1", 1, "1", scheduled(7))))
 	const took = "From its node to its start it took 4s for volumes and network, 10s for init containers and 30s for images and the first container."
 	if lines := c.Snapshot(epoch).Why(c.pods.own["uid-plain"]); len(lines) != 2 || lines[1] != took {
@@ -100,13 +109,49 @@ func TestPhases(t *testing.T) {
 	want := map[string][2]float64{
 		"gated 8-15": {1, 100}, "queued 8-15": {1, 60}, "sandbox 8-15": {1, 5}, "image 8-15": {1, 35},
 		"queued 2-3": {1, 10}, "sandbox 2-3": {1, 4}, "init 2-3": {1, 10}, "image 2-3": {1, 30},
-		"queued 16+": {1, 10},
+		"queued 16+": {1, 10}, "image 16+": {1, 40}, "queued 4-7": {2, 20}, "image 4-7": {2, 60 + 40},
 	}
 	if diff := cmp.Diff(want, sums(w.Totals().Phases)); diff != "" {
 		t.Errorf("phases (-want +got):\n%s", diff)
 	}
-	if got := sums(w.Totals().Scheduled)["ml"]; got != [2]float64{5, 160 + 10 + 10 + 7 + 310} {
+	if got := sums(w.Totals().Scheduled)["ml"]; got != [2]float64{7, 160 + 10 + 10 + 10 + 10 + 7 + 310} {
 		t.Errorf("waits %v", got)
+	}
+}
+
+// Catches time behind a gate that counts as time in the queue, because the gate came and went while nobody watched: before a
+// process was elected, or before a list that follows a lost connection. Catches also a pod that somebody has watched all the time
+// and whose phases are dropped.
+func TestGatesThatNobodySaw(t *testing.T) {
+	w := NewWaits(epoch)
+	c := NewCluster(vendors, "", w)
+	made := func(name, node string, created int, more ...object) object {
+		return pod(name, node, 1, "1", append(more, object{"metadata": object{"creationTimestamp": moment(created)}})...)
+	}
+	set(t, at(c, epoch.Add(10*time.Second)))
+	sink := at(c, epoch.Add(500*time.Second))
+	sink.Put(raw(t, made("watched", "", 20)))
+	sink.Put(raw(t, made("other", "gn1", 20, scheduled(490))))
+	note, _ := w.Note(epoch.Add(500 * time.Second))
+	w, err := ContinueWaits(note, epoch.Add(900*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = NewCluster(vendors, "", w)
+	sink = at(c, epoch.Add(900*time.Second))
+	list := []object{made("watched", "", 20), made("waits", "", 600), made("placed", "gn1", 600, scheduled(700)), made("other", "gn1", 20, scheduled(490))}
+	set(t, sink, list...)
+	set(t, sink, append(list, made("relisted", "", 880), made("relisted and placed", "gn1", 880, scheduled(890)))...)
+	for _, name := range []string{"waits", "relisted", "watched"} {
+		sink.Put(raw(t, made(name, "gn1", map[string]int{"waits": 600, "relisted": 880, "watched": 20}[name], scheduled(920))))
+	}
+	sink.Put(raw(t, made("new", "gn1", 910, scheduled(930))))
+	want := map[string][2]float64{"queued 1": {3, 470 + 900 + 20}} // other, watched and new
+	if diff := cmp.Diff(want, sums(w.Totals().Phases)); diff != "" {
+		t.Errorf("phases (-want +got):\n%s", diff)
+	}
+	if n := len(w.gates.open) + len(w.gates.closed); n > 0 {
+		t.Errorf("it remembers the gates of %d pods that are placed", n)
 	}
 }
 
@@ -210,6 +255,35 @@ func TestWaitsOverRestarts(t *testing.T) {
 		if !written.Since.Equal(epoch) {
 			t.Errorf("seed %d: since %v", seed, written.Since)
 		}
+	}
+}
+
+// Catches a note that is written while a list is applied, and passes pods that follow in the list: they are older than the newest
+// so far, and never count.
+func TestNoteInTheMiddleOfAList(t *testing.T) {
+	w := NewWaits(epoch)
+	set(t, at(NewCluster(vendors, "", w), epoch))
+	note, _ := w.Note(epoch)
+	now := epoch.Add(2 * time.Hour)
+	w, err := ContinueWaits(note, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	see := func(name string, s int) *Pod {
+		p, err := parsePod(raw(t, pod(name, "gn1", 1, "1", scheduled(s))), vendors, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.seen(sight{pod: &p, now: now, listed: true, first: true})
+		return &p
+	}
+	w.list()
+	a := see("new", 5000)
+	w.Note(now)
+	b := see("old", 1000)
+	w.listed(map[string]*Pod{a.UID: a, b.UID: b}, now)
+	if got := sums(w.Totals().Scheduled)["ml"]; got != [2]float64{2, 6000} {
+		t.Errorf("number and sum of waits: %v", got)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,11 +26,15 @@ const (
 	leaseRenew = 10 * time.Second
 	// leaseRetry is how often the leader renews.
 	leaseRetry = 3 * time.Second
-	// leaseLook is how often the others look at least, twice that at most: agents of a thousand nodes may do so.
+	// leaseLook is how often the others look at least, twice that at most. Each look carries the note, which has up to 200 KiB:
+	// meant are two or three agents. A thousand would read up to 13 MB a second from the API server.
 	leaseLook = 10 * time.Second
 	// leaseNoteAgain is when a note is tried again that the server refused, such as one that is too large.
 	leaseNoteAgain = time.Minute
 )
+
+// noteRefused are the answers to a write that may be due to its note. Webhooks and policies of admission choose their own.
+var noteRefused = []int{http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity}
 
 // Elected is how an election stands.
 type Elected struct {
@@ -175,8 +180,8 @@ func (e *election) write(ctx context.Context, holder string, leader Leader) (ok 
 		next.Metadata.Annotations.Note = note
 	}
 	ok, err = e.send(ctx, next)
-	if c := code(err); next.Metadata.Annotations.Note != "" && (c == http.StatusUnprocessableEntity || c == http.StatusRequestEntityTooLarge) {
-		// The annotations of all together may be too large. That must not end the lead.
+	if next.Metadata.Annotations.Note != "" && slices.Contains(noteRefused, code(err)) {
+		// The annotations of all together may be too large, or an admission policy may forbid them. That must not end the lead.
 		e.noteAt = time.Now().Add(leaseNoteAgain)
 		e.report(Elected{Leads: holder != "", Holder: holder, Note: fmt.Errorf("cannot write a note into the Lease %s/%s: %w", e.lease.Namespace, e.lease.Name, shorten(err))})
 		next.Metadata.Annotations.Note, note = "", ""
@@ -253,8 +258,12 @@ func (e *election) hold(parent context.Context, leader Leader) error {
 	return err
 }
 
-// release gives the Lease up, so that another process need not wait until it expires.
+// release gives the Lease up, so that another process need not wait until it expires. One that somebody else has is left alone,
+// with the note in it.
 func (e *election) release(ctx context.Context, leader Leader) {
+	if e.seen.Spec.Holder != e.lease.Identity {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, leaseRetry)
 	defer cancel()
 	_, _ = e.write(ctx, "", leader) // best effort: otherwise it expires

@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -285,34 +286,82 @@ func TestElectNote(t *testing.T) {
 	})
 }
 
-// Catches a note that is too large and ends the lead, or is tried with each renewal.
+// Catches a note that is too large, or that a policy forbids, and ends the lead, or is tried with each renewal.
 func TestElectNoteRefused(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity} {
+		synctest.Test(t, func(t *testing.T) { noteRefusedWith(t, status) })
+	}
+}
+
+func noteRefusedWith(t *testing.T, status int) {
+	t.Helper()
+	s := kubeapitest.New()
+	a := enter(t, s, "a")
+	refused := 0
+	a.h.set(func(w http.ResponseWriter, r *http.Request) bool {
+		b, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		if !bytes.Contains(b, []byte("annotations")) {
+			return false
+		}
+		refused++
+		w.WriteHeader(status)
+		return true
+	})
+	a.writes("long")
+	time.Sleep(5 * time.Minute)
+	synctest.Wait()
+	want := fmt.Sprintf("cannot write a note into the Lease gpumeter/scheduler: server answers %d %s", status, http.StatusText(status))
+	if st := a.state(); !a.leading() || a.notes()[1] != "" || refused > 6 || st.Err != nil || st.Note == nil || st.Note.Error() != want {
+		t.Errorf("%d: leads %v, written %q, %d times refused, %v", status, a.leading(), a.notes()[1], refused, st.Note)
+	}
+	a.h.set(func(http.ResponseWriter, *http.Request) bool { return false })
+	time.Sleep(2 * leaseNoteAgain)
+	synctest.Wait()
+	if st := a.state(); !a.leading() || a.notes()[1] != "long" || st.Note != nil {
+		t.Errorf("%d healed: written %q, %v", status, a.notes()[1], st.Note)
+	}
+}
+
+// slow is a leader that ends when it is told to.
+type slow struct{ lost, end chan struct{} }
+
+// Lead implements Leader.
+func (s slow) Lead(ctx context.Context, _ string) {
+	<-ctx.Done()
+	close(s.lost)
+	<-s.end
+}
+
+// Note implements Leader.
+func (slow) Note() (string, func()) { return "of the last leader", func() {} }
+
+// Catches a process that is stopped just when it has lost the Lease, and takes it from the next leader with a note that is old:
+// what that leader counted is lost.
+func TestElectReleasesOnlyItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
-		a := enter(t, s, "a")
-		refused := 0
-		a.h.set(func(w http.ResponseWriter, r *http.Request) bool {
-			b, _ := io.ReadAll(r.Body)
-			r.Body = io.NopCloser(bytes.NewReader(b))
-			if !bytes.Contains(b, []byte("annotations")) {
-				return false
-			}
-			refused++
-			w.WriteHeader(http.StatusUnprocessableEntity)
-			return true
+		dial, stop := kubeapitest.Pipe(s)
+		defer stop()
+		api := &API{newREST(server{url: &url.URL{Scheme: "http", Host: "test"}}, dial)}
+		defer api.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		a, done := slow{make(chan struct{}), make(chan struct{})}, make(chan struct{})
+		go func() {
+			defer close(done)
+			api.Elect(ctx, Lease{Namespace: "gpumeter", Name: "scheduler", Identity: "a"}, a, func(Elected) {})
+		}()
+		time.Sleep(2 * leaseRetry)
+		s.Put("/apis/coordination.k8s.io/v1/namespaces/gpumeter/leases/scheduler", object{
+			"metadata": object{"name": "scheduler", "uid": "x", "resourceVersion": "100", "annotations": object{"gpumeter/note": "x of b"}},
+			"spec":     object{"holderIdentity": "b", "leaseDurationSeconds": 15},
 		})
-		a.writes("long")
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		const want = "cannot write a note into the Lease gpumeter/scheduler: server answers 422 Unprocessable Entity"
-		if st := a.state(); !a.leading() || a.notes()[1] != "" || refused > 6 || st.Err != nil || st.Note == nil || st.Note.Error() != want {
-			t.Errorf("leads %v, written %q, %d times refused, %v", a.leading(), a.notes()[1], refused, st.Note)
-		}
-		a.h.set(func(http.ResponseWriter, *http.Request) bool { return false })
-		time.Sleep(2 * leaseNoteAgain)
-		synctest.Wait()
-		if st := a.state(); !a.leading() || a.notes()[1] != "long" || st.Note != nil {
-			t.Errorf("healed: written %q, %v", a.notes()[1], st.Note)
+		<-a.lost
+		cancel()
+		close(a.end)
+		<-done
+		if holder, note := s.Holder("gpumeter", "scheduler"), s.LeaseNote("gpumeter", "scheduler"); holder != "b" || note != "x of b" {
+			t.Errorf("%q has the Lease, with the note %q", holder, note)
 		}
 	})
 }

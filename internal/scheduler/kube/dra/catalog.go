@@ -24,14 +24,15 @@ type kind struct {
 }
 
 // Unit is what an allocated device is: a whole one, a part of one with memory and cores of its own, or a share of one that
-// several claims have.
+// several claims have. Of a device that no slice has now, it is not known.
 type Unit string
 
 // The units.
 const (
-	Whole Unit = "whole"
-	Part  Unit = "part"
-	Share Unit = "share"
+	Whole   Unit = "whole"
+	Part    Unit = "part"
+	Share   Unit = "share"
+	Unknown Unit = "unknown"
 )
 
 // unit is a device of a Catalog.
@@ -138,6 +139,7 @@ func (c *Catalog) class(name string) *kind {
 type Asks struct {
 	Classes map[string]int64 // devices or parts of devices by class; nil: it asks for no accelerator
 	Whole   int64            // whole devices
+	Unclear bool             // of some devices it is not known whether they are whole ones
 	Node    string           // where they were allocated; empty: nowhere yet, or not on one node
 }
 
@@ -168,7 +170,9 @@ func (c *Catalog) Asks(of *Claim) Asks {
 			continue
 		}
 		class := of.class(r)
-		take(class, 1, c.unitOf(r, class) == Whole)
+		unit := c.unitOf(r, class)
+		take(class, 1, unit == Whole)
+		a.Unclear = a.Unclear || unit == Unknown
 		if u := c.units[r.Device]; u != nil && u.Node != "" {
 			a.Node = u.Node
 		}
@@ -187,7 +191,7 @@ func (c *Catalog) unitOf(r *Result, class string) Unit {
 	if k := c.class(class); k != nil && k.part {
 		return Part
 	}
-	return Whole
+	return Unknown
 }
 
 // Node is the accelerators of a node that claims can ask for.

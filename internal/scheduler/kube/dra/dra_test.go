@@ -183,18 +183,18 @@ func TestCount(t *testing.T) {
 		[]object{gpus("n1", "gpu.acme.com", "n1", 1, dev("0", "type", "gpu"), dev("1", "type", "gpu"), dev("m", "type", "mig"))},
 		[]object{class("gpu.acme.com", isAcme), class("mig", isMIG)},
 		[]object{
-			old, first, given, share, capacity, admin, all, both, gets(asks("given-0", "gpu.acme.com", 1), "n1", "gpu.acme.com/0"),
+			old, first, given, share, capacity, admin, all, both, gets(asks("given-0", "gpu.acme.com", 1), "n1", "gpu.acme.com/0"), gets(asks("elsewhere", "gpu.acme.com", 1), "n2", "gpu.acme.com/0"),
 			asks("nic", "nic", 1), gets(asks("nic-0", "nic", 1), "n1", "nic.acme.com/0"), asks("by-name", "gpu.other.com", 1),
 		})
 	count, devices := c.Count(claims)
 	const acme = "gpu.acme.com"
 	wantCount := map[Group]int64{
 		{Pending, acme, acme, ""}: 4, {Pending, "gpu.acme.com,mig", acme, ""}: 1, {Pending, "gpu.other.com", "gpu.other.com", ""}: 1,
-		{Allocated, "mig", acme, ""}: 1, {Allocated, acme, acme, ""}: 2,
+		{Allocated, "mig", acme, ""}: 1, {Allocated, acme, acme, ""}: 3,
 	}
 	wantDevices := map[Group]int64{
 		{Pending, acme, acme, Whole}: 2 + 2 + 1 + 1, {Pending, acme, acme, Share}: 1, {Pending, "mig", acme, Part}: 3, {Pending, "gpu.other.com", "gpu.other.com", Whole}: 1,
-		{Allocated, acme, acme, Whole}: 1, {Allocated, acme, acme, Share}: 1, {Allocated, "mig", acme, Part}: 1,
+		{Allocated, acme, acme, Whole}: 1, {Allocated, acme, acme, Share}: 1, {Allocated, acme, acme, Unknown}: 1, {Allocated, "mig", acme, Part}: 1,
 	}
 	if diff := cmp.Diff(wantCount, count); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
@@ -203,8 +203,9 @@ func TestCount(t *testing.T) {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]Asks{
-		"old": {map[string]int64{acme: 2}, 2, ""}, "given": {map[string]int64{"mig": 1}, 0, "n1"}, "share": {map[string]int64{acme: 1}, 0, "n1"},
-		"both": {map[string]int64{"mig": 3, acme: 1}, 1, ""}, "nic": {}, "nic-0": {}, "admin": {},
+		"old": {Classes: map[string]int64{acme: 2}, Whole: 2}, "given": {Classes: map[string]int64{"mig": 1}, Node: "n1"}, "share": {Classes: map[string]int64{acme: 1}, Node: "n1"},
+		"both": {Classes: map[string]int64{"mig": 3, acme: 1}, Whole: 1}, "nic": {}, "nic-0": {}, "admin": {},
+		"elsewhere": {Classes: map[string]int64{acme: 1}, Unclear: true},
 	} {
 		claim := claims["ml/"+name]
 		if diff := cmp.Diff(want, c.Asks(&claim)); diff != "" {

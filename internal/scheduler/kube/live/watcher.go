@@ -25,12 +25,13 @@ type Config struct {
 type Watcher struct {
 	cfg Config
 	api *kubeapi.API
-	// evictions outlive the times in which this process is elected.
-	evictions *kube.Evictions
 
 	mu      sync.Mutex
 	elected kubeapi.Elected
-	waits   *kube.Waits // since it was elected last; nil: it never was
+	// evictions are those since this process was elected last, at that time: each election begins a series of its own.
+	evictions *kube.Evictions
+	since     time.Time
+	waits     *kube.Waits // since it was elected last; nil: it never was
 	// written are those of waits that are in the Lease: nobody will count them again.
 	written kube.Totals
 	damaged error         // why it does not continue what was counted before
@@ -46,7 +47,7 @@ func NewWatcher(api *kubeapi.API, cfg Config) *Watcher {
 	if cfg.Lease.Namespace == "" {
 		cfg.Lease.Namespace = api.Namespace()
 	}
-	return &Watcher{cfg: cfg, api: api, evictions: kube.NewEvictions()}
+	return &Watcher{cfg: cfg, api: api}
 }
 
 // Run watches whenever this process is elected, until ctx is done.
@@ -61,11 +62,13 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // Lead follows pods and nodes until ctx is done. It implements kubeapi.Leader.
 func (w *Watcher) Lead(ctx context.Context, note string) {
-	waits, damaged := kube.ContinueWaits(note, time.Now())
+	since, evictions := time.Now(), kube.NewEvictions()
+	waits, damaged := kube.ContinueWaits(note, since)
 	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, waits)
-	cluster.CountEvictions(w.evictions)
+	cluster.CountEvictions(evictions)
 	w.set(func() {
 		w.waits, w.written, w.damaged = waits, waits.Totals(), damaged
+		w.evictions, w.since = evictions, since
 		w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{}
 	})
 	defer w.set(func() { w.cluster, w.left = nil, append(w.left, cluster.Events()...) })
@@ -134,8 +137,9 @@ type View struct {
 	NoWaits error
 	// Err says what is not known, and why.
 	Err error
-	// Evicted are pods that lost their accelerators, since this process began.
-	Evicted map[kube.Eviction]int64
+	// Evicted are pods that lost their accelerators since this process was elected last, which was at EvictedSince.
+	Evicted      map[kube.Eviction]int64
+	EvictedSince time.Time
 	// Denied says which kinds of objects this process may not watch. What they would tell is absent.
 	Denied error
 }
@@ -149,7 +153,7 @@ func (w *Watcher) View(now time.Time) View {
 		return v
 	}
 	var ill error
-	v.Evicted = w.evictions.Counts()
+	v.Evicted, v.EvictedSince = w.evictions.Counts(), w.since
 	v.Denied, ill = w.kinds.errors()
 	v.Err = errors.Join(v.Err, w.pods, w.nodes, ill)
 	v.Waits, v.NoWaits = w.written, errors.Join(w.damaged, w.elected.Note)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -191,5 +192,38 @@ func TestWatcherRequests(t *testing.T) {
 			return fmt.Errorf("requests (-want +got):\n%s", diff)
 		}
 		return nil
+	})
+}
+
+// Catches evictions of one lead that go on in the next: between the two another process counted in the same series, and a store
+// takes what it finds there for evictions that never were.
+func TestEvictionsOfEachLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := kubeapitest.New()
+		s.PutPod(kubeapitest.Pod("gn1", "ml", "a", "ua", asks("1")))
+		p := begin(t, s, "a")
+		defer p.stop()
+		began := time.Now()
+		view := func() View {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			return p.View(time.Now())
+		}
+		view()
+		s.PutPod(kubeapitest.Pod("gn1", "ml", "a", "ua", asks("1"), object{"status": object{"conditions": []object{{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}}}}))
+		if v := view(); len(v.Evicted) != 1 || v.EvictedSince.Sub(began) > time.Second {
+			t.Fatalf("%v since %v", v.Evicted, v.EvictedSince)
+		}
+		s.Fail("/apis/coordination.k8s.io", kubeapitest.Fault{Status: 503})
+		time.Sleep(15 * time.Second)
+		if v := view(); v.Leads || v.Evicted != nil {
+			t.Fatalf("the Lease is lost, and there are %v", v.Evicted)
+		}
+		s.Heal()
+		again := time.Now()
+		time.Sleep(time.Minute)
+		if v := view(); !v.Leads || len(v.Evicted) != 0 || v.EvictedSince.Before(again) {
+			t.Errorf("elected again: leads %v, %v since %v", v.Leads, v.Evicted, v.EvictedSince)
+		}
 	})
 }

@@ -79,7 +79,7 @@ func fetch(ctx context.Context, t *Target, dial dialer) (*promtext.Text, error) 
 		err = e.Err // who calls adds the address
 	}
 	if err != nil {
-		return nil, err
+		return nil, lasting(err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
@@ -90,6 +90,18 @@ func fetch(ctx context.Context, t *Target, dial dialer) (*promtext.Text, error) 
 		return nil, err
 	}
 	return promtext.Scan(b), nil
+}
+
+// lasting returns an error whose text is the same as long as its cause is, since a new text is logged: without the port that
+// this end had, and the time at which a certificate was looked at.
+func lasting(err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		e.Source = nil
+	}
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
+		return fmt.Errorf("the certificate is valid from %s to %s", e.Cert.NotBefore.UTC().Format(time.RFC3339), e.Cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return err
 }
 
 // keep returns the lines of a page that are about queues. most is how many bytes may be read, and few how many kept.
@@ -114,7 +126,7 @@ func keep(from io.Reader, most, few int) ([]byte, error) {
 		case errors.Is(err, io.EOF):
 			return kept, nil
 		case err != nil && !part:
-			return nil, fmt.Errorf("cannot read the page: %w", err)
+			return nil, fmt.Errorf("cannot read the page: %w", lasting(err))
 		}
 	}
 }

@@ -110,6 +110,9 @@ func (r *rest) do(ctx context.Context, method, accept string, path []string, que
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // the url.Error contains the whole query
 	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		e.Source = nil // the port differs each time, and who logs what has changed would log it each time
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot %s %s: %w", verb, where, err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
+	"github.com/gpumeter/gpumeter/internal/tracer/profile/sampler"
 )
 
 // traceEnv opens the tracer and the devices for trace and explain. Tests replace both.
@@ -87,6 +88,7 @@ type traceCommand struct {
 	interval time.Duration
 	asJSON   bool
 	perfetto string
+	profiling
 	socket   string // of the agent
 	keep     string // where an agent keeps its probes
 	start    bool   // make the agent trace
@@ -109,6 +111,10 @@ not modified; each traced call costs about a microsecond.
 Tracing needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and
 CAP_CHECKPOINT_RESTORE for processes of other users.
 
+--profile samples the stacks of the threads that launch, from the line of Python to the kernel,
+and writes a profile with the launches of each, the time that was waited, and an estimate of the
+time on the device. The agent of this machine takes it if it traces; otherwise this command does.
+
 --stop ends the tracing of the agent on this machine (gpumeter agent --trace) without a
 restart: when it returns, no probe is left. --start starts it again. Probes survive a restart
 of the agent; if it was uninstalled instead, --stop removes them.`,
@@ -116,6 +122,7 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
   gpumeter trace --pod ml/llm-0 --duration 30s
   gpumeter trace --job 4711 --json
   gpumeter trace --pid 4242 --perfetto calls.json
+  gpumeter trace --profile 30s -o train.pb.gz && go tool pprof -http : train.pb.gz
   gpumeter trace --stop`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -123,8 +130,16 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 				return c.tell(cmd)
 			}
 			for _, name := range []string{"socket", "trace-keep"} {
-				if cmd.Flags().Changed(name) {
+				if cmd.Flags().Changed(name) && (name != "socket" || !cmd.Flags().Changed("profile")) {
 					return fmt.Errorf("--%s has no effect without --stop or --start", name)
+				}
+			}
+			if cmd.Flags().Changed("profile") {
+				return c.takeProfile(cmd)
+			}
+			for _, name := range []string{"output", "rate"} {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s has no effect without --profile", name)
 				}
 			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
@@ -140,9 +155,12 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 	f.DurationVar(&c.interval, "interval", 2*time.Second, "time between reports, 200ms to 5m")
 	f.BoolVar(&c.asJSON, "json", false, "print a JSON object per interval; its counters start when the process was first seen")
 	f.StringVar(&c.perfetto, "perfetto", "", "record every call to `FILE` for ui.perfetto.dev, for at most a minute")
+	f.DurationVar(&c.length, "profile", 0, "profile the code that launches kernels for this time, at most 10m, and write it to --output")
+	f.StringVarP(&c.output, "output", "o", "", "`FILE` of the profile: .pb.gz (pprof), .otlp, .otlp.json, .folded or .json")
+	f.IntVar(&c.rate, "rate", sampler.DefaultRate, "stacks sampled per second and thread, for --profile")
 	f.BoolVar(&c.stop, "stop", false, "end the tracing of the running agent: all its probes are removed")
 	f.BoolVar(&c.start, "start", false, "start the tracing of the running agent again after --stop")
-	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop and --start")
+	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop, --start and --profile")
 	f.StringVar(&c.keep, "trace-keep", agent.DefaultTraceKeep, "`FOLDER` in which the agent keeps its probes, for --stop after the agent is gone")
 	cmd.MarkFlagsMutuallyExclusive("stop", "start")
 	return cmd
@@ -150,7 +168,7 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 
 // tell makes the agent start or end tracing.
 func (c *traceCommand) tell(cmd *cobra.Command) error {
-	for _, name := range []string{"duration", "interval", "job", "json", "mode", "perfetto", "pid", "pod"} {
+	for _, name := range []string{"duration", "interval", "job", "json", "mode", "output", "perfetto", "pid", "pod", "profile", "rate"} {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s has no effect with --stop and --start", name)
 		}

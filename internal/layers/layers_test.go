@@ -136,13 +136,21 @@ var layers = []struct {
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
+	{"internal/tracer/profile", nil},
+	{"internal/tracer/profile/python", nil},
+	{"internal/tracer/profile/encode", []string{"internal/tracer/profile", "github.com/google/pprof/profile", pdata}},
+	{"internal/tracer/profile/sampler", []string{
+		"internal/tracer", "internal/tracer/profile", "internal/tracer/profile/python", "internal/tracer/target",
+		"github.com/cilium/ebpf/...", "github.com/ianlancetaylor/demangle", xsys,
+	}},
 	{"internal/tracer/ncclinfo", nil},
 	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
 	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
 	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
 	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/workload"}},
 	{"internal/tracer/inspect", []string{
-		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/watch", "internal/workload",
+		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/profile", "internal/tracer/profile/sampler",
+		"internal/tracer/watch", "internal/workload",
 	}},
 	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
 
@@ -196,7 +204,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},

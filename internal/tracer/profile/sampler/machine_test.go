@@ -5,6 +5,7 @@ package sampler
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -30,6 +31,28 @@ func check(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// pythons returns the interpreters of this machine, by version.
+func pythons(t testing.TB) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	patterns := []string{"/usr/bin/python3.[0-9]*", "/usr/local/bin/python3.[0-9]*"}
+	if home, err := os.UserHomeDir(); err == nil {
+		patterns = append(patterns, filepath.Join(home, ".pyenv/versions/3.*/bin/python3.[0-9]*"))
+	}
+	for _, pattern := range append(patterns, os.Getenv("GPUMETER_PYTHONS")) {
+		paths, _ := filepath.Glob(pattern)
+		for _, path := range paths {
+			if version, ok := strings.CutPrefix(filepath.Base(path), "python"); ok && strings.Trim(version, "0123456789.") == "" {
+				found[version+" in "+filepath.Dir(path)] = path
+			}
+		}
+	}
+	if len(found) == 0 {
+		skip(t, "python3", errors.New("no interpreter found"))
+	}
+	return found
 }
 
 // library builds the libcuda without a device that package probe is tested with.

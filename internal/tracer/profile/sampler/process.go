@@ -161,7 +161,9 @@ func (p *process) frames(s *kernelProfileStack) []profile.Frame {
 		if backward && i == turn {
 			out = append(out, note(profile.Backward))
 		}
-		out = append(out, p.function(s.Python[i].Code, s.Python[i].Check, s.Python[i].Instr))
+		if f := p.function(s.Python[i].Code, s.Python[i].Check, s.Python[i].Instr); f.File != entryFile {
+			out = append(out, f)
+		}
 	}
 	switch {
 	case flag(kernelProfileFlagSTACK_PYTHON_CUT):
@@ -174,6 +176,9 @@ func (p *process) frames(s *kernelProfileStack) []profile.Frame {
 	slices.Reverse(out)
 	return out
 }
+
+// entryFile is the file of what 3.12 has in the place of a frame where C calls Python.
+const entryFile = "<shim>"
 
 func note(text string) profile.Frame { return profile.Frame{Kind: profile.Note, Function: text} }
 

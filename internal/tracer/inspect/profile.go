@@ -1,0 +1,48 @@
+//go:build linux
+
+package inspect
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/gpumeter/gpumeter/internal/tracer/profile"
+	"github.com/gpumeter/gpumeter/internal/tracer/profile/sampler"
+	"github.com/gpumeter/gpumeter/internal/workload"
+)
+
+// knower is a tracer that knows more of a process than a profile sees: a live.Tracer.
+type knower interface {
+	KernelNames(pid uint32) map[uint64]string
+	Busy(pid uint32) time.Duration
+}
+
+// Profile takes a profile of the chosen processes until ctx ends, with what a tracer that runs meanwhile knows
+// of them. owner returns the workload of a process.
+func Profile(ctx context.Context, t any, owner func(pid uint32) (workload.Workload, bool), choice *Choice, o sampler.Options) (profile.Profile, error) {
+	of := func(pid uint32) *workload.Workload {
+		if w, ok := owner(pid); ok {
+			return &w
+		}
+		return nil
+	}
+	o.Takes = func(pid uint32) bool { return choice.Takes(pid, of(pid)) }
+	if k, ok := t.(knower); ok {
+		o.Names, o.Busy = k.KernelNames, k.Busy
+	}
+	p, err := sampler.Take(ctx, o)
+	p.Host, _ = os.Hostname()
+	for i := range p.Processes {
+		if w := of(p.Processes[i].PID); w != nil {
+			p.Processes[i].Workload = w.Attributes
+		}
+	}
+	return p, err
+}
+
+// Profile takes a profile until ctx ends.
+func (s *Session) Profile(ctx context.Context, choice *Choice, o sampler.Options) (profile.Profile, error) {
+	s.Tick(ctx, time.Now()) // for the workloads of processes
+	return Profile(ctx, s.Tracer, s.Process, choice, o)
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +54,19 @@ func pythons(t testing.TB) map[string]string {
 		skip(t, "python3", errors.New("no interpreter found"))
 	}
 	return found
+}
+
+// python is one interpreter whose frames are understood.
+func python(t testing.TB) string {
+	t.Helper()
+	all := pythons(t)
+	for _, version := range slices.Sorted(maps.Keys(all)) {
+		if strings.HasPrefix(version, "3.1") {
+			return all[version]
+		}
+	}
+	skip(t, "python3", errors.New("none from 3.10 on"))
+	return ""
 }
 
 // library builds the libcuda without a device that package probe is tested with.

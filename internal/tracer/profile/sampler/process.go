@@ -78,9 +78,10 @@ func (p *process) findPython() error {
 			minor, _ = strconv.Atoi(v[1])
 		}
 	}
+	exe := target.Executable(p.proc, p.PID) // may have any name, and the interpreter in it
 	for _, m := range p.mappings {
 		base := path.Base(m.Path)
-		if !strings.HasPrefix(base, "libpython3") && m.Path != target.Executable(p.proc, p.PID) {
+		if !strings.HasPrefix(base, "libpython3") && !strings.HasPrefix(base, "python") && m.Path != exe {
 			continue
 		}
 		found, err := p.interpreter(m, minor)

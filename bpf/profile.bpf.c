@@ -69,6 +69,21 @@ struct {
 	__type(value, struct profile_thread);
 } threads SEC(".maps");
 
+// Always empty. A program that may make a tail call runs on the stack of its task, as those of tracer.bpf.c
+// do: a uprobe may be preempted on one by CPU. See docs/adr/0016.
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} nothing SEC(".maps");
+
+#define shared_stack(ctx)                                \
+	do {                                             \
+		if (!(ctx)->sp)                          \
+			bpf_tail_call(ctx, &nothing, 0); \
+	} while (0)
+
 __u64 lost[PROFILE_LOSSES];
 
 #define ADD(field, n) ((void)__sync_fetch_and_add(&(field), (n)))
@@ -418,6 +433,7 @@ int profile_launch(struct pt_regs *ctx)
 	struct profile_sample_key sample = { .kind = PROFILE_LAUNCH, .op = OP(cookie) };
 	struct profile_sample more = { .samples = 1 };
 
+	shared_stack(ctx);
 	if (!st || !p)
 		return 0;
 	key.tgid = sample.tgid = bpf_get_current_pid_tgid() >> 32;
@@ -458,6 +474,7 @@ int profile_wait(struct pt_regs *ctx)
 	struct profile_target *p = 0;
 	struct profile_thread *st = of(&p);
 
+	shared_stack(ctx);
 	if (!st || !p)
 		return 0;
 	if (st->wait_since && ctx->sp < st->wait_sp)
@@ -483,6 +500,7 @@ int profile_waited(struct pt_regs *ctx)
 	struct profile_sample_key key;
 	struct profile_sample more = { .samples = 1 };
 
+	shared_stack(ctx);
 	if (!st || !st->wait_since || ctx->sp < st->wait_sp || st->wait.op != OP(bpf_get_attach_cookie(ctx)))
 		return 0;
 	more.calls = st->wait_calls;
@@ -502,6 +520,7 @@ int profile_backward(struct pt_regs *ctx)
 	struct profile_thread *st = of(&p);
 	__u64 thread;
 
+	shared_stack(ctx);
 	if (!st || !p || !p->heads)
 		return 0;
 	thread = python(st, p);

@@ -56,21 +56,21 @@ def ended(p):
 
 def function(frame):
     """A function as both know it: its file and its name without classes."""
-    return f"{os.path.basename(frame['File'])}:{frame['Function'].rsplit('.', 1)[-1]}"
+    return f"{os.path.basename(frame['file'])}:{frame['function'].rsplit('.', 1)[-1]}"
 
 
 def ours(name):
     """Launches and estimated time on the GPU by innermost function of Python, and by kernel."""
     doc = json.load(open(os.path.join(out, name)))
     by, kernels, launches = collections.Counter(), collections.Counter(), 0
-    for s in doc["Samples"]:
-        leaf = s["Frames"][-1]
-        if leaf["Kind"] != "kernel":
+    for s in doc["stacks"]:
+        frames = [doc["frames"][i] for i in s["frames"]]
+        if frames[-1]["kind"] != "kernel":
             continue
-        pythons = [f for f in s["Frames"] if f["Kind"] == "python"]
-        by[function(pythons[-1]) if pythons else "(no Python)"] += s["GPU"] / 1e9
-        kernels[leaf["Function"]] += s["GPU"] / 1e9
-        launches += s["Calls"]
+        pythons = [f for f in frames if f["kind"] == "python"]
+        by[function(pythons[-1]) if pythons else "(no Python)"] += s.get("gpu", 0)
+        kernels[frames[-1]["function"]] += s.get("gpu", 0)
+        launches += s.get("launches", 0)
     return doc, by, kernels, launches
 
 
@@ -161,8 +161,9 @@ prof.export_chrome_trace(os.path.join(out, "torch.json"))
 doc, functions, kernels, launches = ours("train.json")
 by, names, n = theirs(os.path.join(out, "torch.json"))
 os.remove(os.path.join(out, "torch.json"))  # tens of megabytes
-print("processes:", doc["Processes"])
-print("lost:", doc["Losses"], "launches:", launches, "of torch.profiler in 3 steps:", n)
+print("processes:", doc["processes"])
+print(*doc["comments"], sep="\n")
+print("launches:", launches, "of torch.profiler in 3 steps:", n)
 show("GPU time by innermost Python function, torch.profiler:", by)
 show("GPU time by innermost Python function, gpumeter (estimated):", functions)
 show("GPU time by kernel, torch.profiler:", names)

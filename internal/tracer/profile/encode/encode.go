@@ -3,7 +3,6 @@ package encode
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"path"
@@ -77,7 +76,7 @@ func Write(w io.Writer, f Format, p *profile.Profile) error {
 	case Folded:
 		return writeFolded(w, p)
 	case JSON:
-		return json.NewEncoder(w).Encode(p)
+		return writeJSON(w, p)
 	}
 	return fmt.Errorf("unknown format %q", f)
 }

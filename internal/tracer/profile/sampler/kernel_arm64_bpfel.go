@@ -131,6 +131,7 @@ type kernelProfileThread struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	kernelMapCounts           = "counts"
+	kernelMapNothing          = "nothing"
 	kernelMapSamples          = "samples"
 	kernelMapStacks           = "stacks"
 	kernelMapTargets          = "targets"
@@ -199,6 +200,7 @@ type kernelProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
 	Counts  *ebpf.MapSpec `ebpf:"counts"`
+	Nothing *ebpf.MapSpec `ebpf:"nothing"`
 	Samples *ebpf.MapSpec `ebpf:"samples"`
 	Stacks  *ebpf.MapSpec `ebpf:"stacks"`
 	Targets *ebpf.MapSpec `ebpf:"targets"`
@@ -237,6 +239,7 @@ func (o *kernelObjects) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
 	Counts  *ebpf.Map `ebpf:"counts"`
+	Nothing *ebpf.Map `ebpf:"nothing"`
 	Samples *ebpf.Map `ebpf:"samples"`
 	Stacks  *ebpf.Map `ebpf:"stacks"`
 	Targets *ebpf.Map `ebpf:"targets"`
@@ -246,6 +249,7 @@ type kernelMaps struct {
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Counts,
+		m.Nothing,
 		m.Samples,
 		m.Stacks,
 		m.Targets,

@@ -56,8 +56,8 @@ func pythons(t testing.TB) map[string]string {
 	return found
 }
 
-// python is one interpreter whose frames are understood.
-func python(t testing.TB) string {
+// interpreter returns one of Python whose frames are understood.
+func interpreter(t testing.TB) string {
 	t.Helper()
 	all := pythons(t)
 	for _, version := range slices.Sorted(maps.Keys(all)) {

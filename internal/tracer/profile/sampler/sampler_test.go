@@ -98,7 +98,7 @@ func TestPython(t *testing.T) {
 // A thread of Python that is not the main one, and kernels whose names nobody knows.
 func TestThread(t *testing.T) {
 	t.Parallel()
-	w := start(t, python(t), "testdata/work.py", library(t))
+	w := start(t, interpreter(t), "testdata/work.py", library(t))
 	p := taken(t, Options{Takes: only(w.pid()), Rate: MaxRate}, func() { w.does("thread 500") })
 	var launches uint64
 	for stack, n := range stacks(p, profile.Kernel) {
@@ -115,7 +115,7 @@ func TestThread(t *testing.T) {
 // Two profiles at once see the same, and do not disturb each other.
 func TestTwo(t *testing.T) {
 	t.Parallel()
-	w := start(t, python(t), "testdata/work.py", library(t))
+	w := start(t, interpreter(t), "testdata/work.py", library(t))
 	var inner profile.Profile
 	outer := taken(t, Options{Takes: only(w.pid())}, func() {
 		inner = taken(t, Options{Takes: only(w.pid())}, func() { w.does("1000") })
@@ -128,7 +128,7 @@ func TestTwo(t *testing.T) {
 // A process that exits while it is profiled keeps its counts; stacks that could not be read any more say so.
 func TestExit(t *testing.T) {
 	t.Parallel()
-	w := start(t, python(t), "testdata/work.py", library(t))
+	w := start(t, interpreter(t), "testdata/work.py", library(t))
 	p := taken(t, Options{Takes: only(w.pid())}, func() {
 		w.does("1000")
 		w.kill()

@@ -20,7 +20,7 @@ func TestShare(t *testing.T) {
 	f(10, []uint64{1, 1, 1}, []uint64{4, 3, 3})
 	f(7, []uint64{0, 0}, []uint64{7, 0})
 	f(2, []uint64{1, 5, 1}, []uint64{0, 2, 0})
-	f(math.MaxUint64, []uint64{1, 3}, []uint64{math.MaxUint64 / 4, math.MaxUint64 - math.MaxUint64/4})
+	f(math.MaxUint64, []uint64{1, 3}, []uint64{math.MaxUint64/4 + 1, math.MaxUint64 - math.MaxUint64/4 - 1})
 	f(5, nil, []uint64{})
 }
 

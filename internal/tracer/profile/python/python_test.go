@@ -207,4 +207,3 @@ func FuzzLayout(f *testing.F) {
 		}
 	})
 }
-

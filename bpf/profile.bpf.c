@@ -31,7 +31,9 @@ struct task_struct___profile {
 const volatile __u64 pace = 10101010;
 
 struct profile_thread {
-	__u64 stamp;
+	__u64 exec;
+	__u32 epoch, chosen; // of the processes; it is one of them
+	__u32 tgid, pad;
 	__u64 python;	// its thread state
 	__u64 searched; // when it was last searched for in vain
 	// Of launches, and of waits:
@@ -41,7 +43,7 @@ struct profile_thread {
 		__u32 every, pad;
 	} turns[2];
 	__u64 wait_since, wait_sp;
-	__u32 wait_calls, pad;
+	__u32 wait_calls, wait_pad;
 	struct profile_sample_key wait;
 	struct profile_stack stack;
 };
@@ -85,6 +87,9 @@ struct {
 	} while (0)
 
 __u64 lost[PROFILE_LOSSES];
+
+// Written by user space: counts changes of targets.
+__u32 epoch SEC(".data.control") = 1;
 
 #define ADD(field, n) ((void)__sync_fetch_and_add(&(field), (n)))
 
@@ -323,42 +328,55 @@ static __always_inline __u32 due(struct turn *t)
 	return n;
 }
 
-struct call {
-	__u64 handle;
-	__u32 op, calls;
-	__u64 threads;
-};
-
-// of returns the thread if its process is profiled.
-static __always_inline struct profile_thread *of(struct profile_target **target)
+// meet finds out whether the current thread is profiled: the first time, after exec, and when the processes
+// that are have changed.
+static __always_inline struct profile_thread *meet(struct profile_thread *st)
 {
-	struct task_struct___profile *task = (void *)bpf_get_current_task_btf();
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 exec = ((struct task_struct___profile *)task)->self_exec_id;
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct profile_target *p = bpf_map_lookup_elem(&targets, &tgid);
-	struct profile_thread *st;
-	__u64 stamp;
 
-	if (!p)
-		return 0;
-	stamp = task->self_exec_id + 1; // another program after exec has its Python elsewhere
-	if (p->stamp != stamp) {
+	if (p && p->stamp != exec + 1) { // another program after exec has its Python elsewhere
 		if (p->stamp) {
 			bpf_map_delete_elem(&targets, &tgid);
-			return 0;
+			p = 0;
+		} else {
+			p->stamp = exec + 1;
 		}
-		p->stamp = stamp;
 	}
-	st = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!st && !p)
+		return 0;
+	if (!st)
+		st = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!st) {
 		ADD(lost[PROFILE_FULL_THREADS], 1);
 		return 0;
 	}
-	if (st->stamp != stamp) {
-		st->stamp = stamp;
+	if (st->exec != exec)
 		st->python = st->searched = st->wait_since = 0;
-	}
-	*target = p;
-	return st;
+	st->exec = exec;
+	st->epoch = epoch;
+	st->tgid = tgid;
+	st->chosen = p != 0;
+	return p ? st : 0;
+}
+
+// of returns the state of the thread if its process is profiled. Most calls find it at once.
+static __always_inline struct profile_thread *of(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct profile_thread *st = bpf_task_storage_get(&threads, task, 0, 0);
+
+	if (st && st->epoch == epoch && st->exec == ((struct task_struct___profile *)task)->self_exec_id)
+		return st->chosen ? st : 0;
+	return meet(st);
+}
+
+// target returns the process of a thread.
+static __always_inline struct profile_target *target(struct profile_thread *st)
+{
+	return bpf_map_lookup_elem(&targets, &st->tgid);
 }
 
 static __noinline int add(struct profile_sample_key *key, struct profile_sample *more)
@@ -423,20 +441,39 @@ static __noinline __u64 device_threads(struct pt_regs *ctx, __u64 cookie)
 	return 0;
 }
 
+static __noinline int sampled(struct pt_regs *ctx, struct profile_thread *st, struct profile_count_key *key, __u32 calls)
+{
+	struct profile_sample_key sample = { .kind = PROFILE_LAUNCH };
+	struct profile_sample more = { .samples = 1, .calls = calls };
+	struct profile_target *p;
+
+	if (!ctx || !st || !key)
+		return 0;
+	p = target(st);
+	if (!p)
+		return 0;
+	more.threads = calls * device_threads(ctx, bpf_get_attach_cookie(ctx));
+	sample.tgid = key->tgid;
+	sample.op = key->op;
+	sample.handle = key->handle;
+	sample.stack = record(ctx, st, p);
+	return add(&sample, &more);
+}
+
 SEC("uprobe")
 int profile_launch(struct pt_regs *ctx)
 {
-	__u64 cookie = bpf_get_attach_cookie(ctx), one = 1, first, second, *count;
-	struct profile_target *p = 0;
-	struct profile_thread *st = of(&p);
-	struct profile_count_key key = { .op = OP(cookie) };
-	struct profile_sample_key sample = { .kind = PROFILE_LAUNCH, .op = OP(cookie) };
-	struct profile_sample more = { .samples = 1 };
+	struct profile_thread *st = of();
+	struct profile_count_key key = {};
+	__u64 one = 1, cookie, first, second, *count;
+	__u32 calls;
 
 	shared_stack(ctx);
-	if (!st || !p)
+	if (!st)
 		return 0;
-	key.tgid = sample.tgid = bpf_get_current_pid_tgid() >> 32;
+	cookie = bpf_get_attach_cookie(ctx);
+	key.tgid = st->tgid;
+	key.op = OP(cookie);
 	// Both registers are read before the choice: otherwise the compiler chooses between their addresses, which
 	// the verifier refuses.
 	first = *(volatile unsigned long *)&R1(ctx);
@@ -446,23 +483,18 @@ int profile_launch(struct pt_regs *ctx)
 	else if (BODY(cookie) == BODY_LAUNCH_EX)
 		key.handle = second;
 	count = bpf_map_lookup_elem(&counts, &key);
-	if (count)
-		ADD(*count, 1);
-	else if (bpf_map_update_elem(&counts, &key, &one, BPF_NOEXIST)) {
-		count = bpf_map_lookup_elem(&counts, &key);
+	if (!count && bpf_map_update_elem(&counts, &key, &one, BPF_NOEXIST)) {
+		count = bpf_map_lookup_elem(&counts, &key); // of another thread meanwhile
 		if (!count) {
 			ADD(lost[PROFILE_FULL_COUNTS], 1);
 			return 0;
 		}
-		ADD(*count, 1);
 	}
-	more.calls = due(&st->turns[0]);
-	if (!more.calls)
-		return 0;
-	more.threads = more.calls * device_threads(ctx, cookie);
-	sample.handle = key.handle;
-	sample.stack = record(ctx, st, p);
-	add(&sample, &more);
+	if (count)
+		ADD(*count, 1);
+	calls = due(&st->turns[0]);
+	if (calls)
+		sampled(ctx, st, &key, calls);
 	return 0;
 }
 
@@ -470,23 +502,23 @@ int profile_launch(struct pt_regs *ctx)
 SEC("uprobe")
 int profile_wait(struct pt_regs *ctx)
 {
-	__u64 cookie = bpf_get_attach_cookie(ctx);
-	struct profile_target *p = 0;
-	struct profile_thread *st = of(&p);
+	struct profile_thread *st = of();
+	struct profile_target *p;
 
 	shared_stack(ctx);
-	if (!st || !p)
+	if (!st || (st->wait_since && ctx->sp < st->wait_sp)) // inside another one
 		return 0;
-	if (st->wait_since && ctx->sp < st->wait_sp)
-		return 0; // inside another one
 	st->wait_since = 0;
 	st->wait_calls = due(&st->turns[1]);
 	if (!st->wait_calls)
 		return 0;
+	p = target(st);
+	if (!p)
+		return 0;
 	__builtin_memset(&st->wait, 0, sizeof(st->wait));
-	st->wait.tgid = bpf_get_current_pid_tgid() >> 32;
+	st->wait.tgid = st->tgid;
 	st->wait.kind = PROFILE_WAIT;
-	st->wait.op = OP(cookie);
+	st->wait.op = OP(bpf_get_attach_cookie(ctx));
 	st->wait.stack = record(ctx, st, p);
 	st->wait_sp = ctx->sp;
 	st->wait_since = bpf_ktime_get_ns();
@@ -516,12 +548,13 @@ int profile_waited(struct pt_regs *ctx)
 SEC("uprobe")
 int profile_backward(struct pt_regs *ctx)
 {
-	struct profile_target *p = 0;
-	struct profile_thread *st = of(&p);
+	struct profile_thread *st = of();
+	struct profile_target *p;
 	__u64 thread;
 
 	shared_stack(ctx);
-	if (!st || !p || !p->heads)
+	p = st ? target(st) : 0;
+	if (!p || !p->heads)
 		return 0;
 	thread = python(st, p);
 	if (!thread)

@@ -126,9 +126,7 @@ func answerProfile(w http.ResponseWriter, r *http.Request, trace *cudareceiver.S
 		http.Error(w, logging.OneLine(err), http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), want.For) // or until the client leaves
-	defer cancel()
-	p, err := trace.Profile(ctx, &want.Choice, want.Rate)
+	p, err := trace.Profile(r.Context(), &want.Choice, want.For, want.Rate) // or until the client leaves
 	var out bytes.Buffer
 	if err == nil {
 		err = encode.Write(&out, want.Format, &p)

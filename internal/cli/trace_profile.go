@@ -82,9 +82,7 @@ func (c *traceCommand) own(ctx context.Context, format encode.Format) (data []by
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, c.length)
-	defer cancel()
-	p, err := s.Profile(ctx, &c.Choice, sampler.Options{Proc: c.proc(), Rate: c.rate})
+	p, err := s.Profile(ctx, &c.Choice, sampler.Options{Proc: c.proc(), For: c.length, Rate: c.rate})
 	if err != nil {
 		return nil, err
 	}

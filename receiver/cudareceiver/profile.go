@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/profile"
@@ -22,8 +23,8 @@ var ErrBusy = errors.New("two profiles are being taken already: try again when t
 // maxProfiles are taken at a time: each probes each launch once more.
 const maxProfiles = 2
 
-// Profile profiles processes until ctx ends.
-func (s *Switch) Profile(ctx context.Context, choice *inspect.Choice, rate int) (profile.Profile, error) {
+// Profile profiles processes for a time, or until ctx ends.
+func (s *Switch) Profile(ctx context.Context, choice *inspect.Choice, length time.Duration, rate int) (profile.Profile, error) {
 	var r *cudaReceiver
 	s.mu.Lock()
 	for r = range s.receivers {
@@ -49,5 +50,5 @@ func (s *Switch) Profile(ctx context.Context, choice *inspect.Choice, rate int) 
 		}
 		return w, ok
 	}
-	return inspect.Profile(ctx, source, owner, choice, sampler.Options{Proc: r.cfg.Proc, Rate: rate})
+	return inspect.Profile(ctx, source, owner, choice, sampler.Options{Proc: r.cfg.Proc, For: length, Rate: rate})
 }

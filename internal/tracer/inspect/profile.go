@@ -18,7 +18,7 @@ type knower interface {
 	Busy(pid uint32) time.Duration
 }
 
-// Profile takes a profile of the chosen processes until ctx ends, with what a tracer that runs meanwhile knows
+// Profile takes a profile of the chosen processes, with what a tracer that runs meanwhile knows
 // of them. owner returns the workload of a process.
 func Profile(ctx context.Context, t any, owner func(pid uint32) (workload.Workload, bool), choice *Choice, o sampler.Options) (profile.Profile, error) {
 	of := func(pid uint32) *workload.Workload {
@@ -41,7 +41,7 @@ func Profile(ctx context.Context, t any, owner func(pid uint32) (workload.Worklo
 	return p, err
 }
 
-// Profile takes a profile until ctx ends.
+// Profile takes a profile.
 func (s *Session) Profile(ctx context.Context, choice *Choice, o sampler.Options) (profile.Profile, error) {
 	s.Tick(ctx, time.Now()) // for the workloads of processes
 	return Profile(ctx, s.Tracer, s.Process, choice, o)

@@ -30,7 +30,8 @@ func writePprof(w io.Writer, p *profile.Profile) error {
 			key := [2]string{f.Function, f.File}
 			fn := functions[key]
 			if fn == nil {
-				fn = &pprof.Function{ID: uint64(len(functions) + 1), Name: f.Function, SystemName: f.Function, Filename: f.File}
+				// Without a system name the name counts as readable: <module> is no template.
+				fn = &pprof.Function{ID: uint64(len(functions) + 1), Name: f.Function, Filename: f.File}
 				functions[key] = fn
 				out.Function = append(out.Function, fn)
 			}

@@ -22,6 +22,7 @@ type kernel struct {
 	o     kernelObjects
 	multi bool // one link for all functions of a file
 	links []io.Closer
+	epoch uint32 // of the chosen processes
 }
 
 // openKernel loads the programs, which take a sample of a thread every pace or so.
@@ -32,7 +33,7 @@ func openKernel(pace time.Duration, mode string) (*kernel, error) {
 		if multi && mode == modePerf || !multi && mode == modeMulti {
 			continue
 		}
-		k := &kernel{multi: multi}
+		k := &kernel{multi: multi, epoch: 1}
 		err := k.load(pace)
 		if err == nil {
 			return k, nil
@@ -77,6 +78,15 @@ func (k *kernel) load(pace time.Duration) error {
 		return errors.Join(err, k.o.Close())
 	}
 	return nil
+}
+
+// choose makes the kernel profile a process.
+func (k *kernel) choose(pid uint32, t kernelProfileTarget) error {
+	if err := k.o.Targets.Put(pid, t); err != nil {
+		return err
+	}
+	k.epoch++
+	return k.o.Epoch.Set(k.epoch)
 }
 
 // place is where a function is probed.

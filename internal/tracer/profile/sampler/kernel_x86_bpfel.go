@@ -107,7 +107,11 @@ type kernelProfileTarget struct {
 
 type kernelProfileThread struct {
 	_        structs.HostLayout
-	Stamp    uint64
+	Exec     uint64
+	Epoch    uint32
+	Chosen   uint32
+	Tgid     uint32
+	Pad      uint32
 	Python   uint64
 	Searched uint64
 	Turns    [2]struct {
@@ -121,7 +125,7 @@ type kernelProfileThread struct {
 	WaitSince uint64
 	WaitSp    uint64
 	WaitCalls uint32
-	Pad       uint32
+	WaitPad   uint32
 	Wait      kernelProfileSampleKey
 	Stack     kernelProfileStack
 }
@@ -143,6 +147,7 @@ const (
 	kernelVarFlag             = "_flag"
 	kernelVarKind             = "_kind"
 	kernelVarLoss             = "_loss"
+	kernelVarEpoch            = "epoch"
 	kernelVarLost             = "lost"
 	kernelVarPace             = "pace"
 )
@@ -211,11 +216,12 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
-	Flag *ebpf.VariableSpec `ebpf:"_flag"`
-	Kind *ebpf.VariableSpec `ebpf:"_kind"`
-	Loss *ebpf.VariableSpec `ebpf:"_loss"`
-	Lost *ebpf.VariableSpec `ebpf:"lost"`
-	Pace *ebpf.VariableSpec `ebpf:"pace"`
+	Flag  *ebpf.VariableSpec `ebpf:"_flag"`
+	Kind  *ebpf.VariableSpec `ebpf:"_kind"`
+	Loss  *ebpf.VariableSpec `ebpf:"_loss"`
+	Epoch *ebpf.VariableSpec `ebpf:"epoch"`
+	Lost  *ebpf.VariableSpec `ebpf:"lost"`
+	Pace  *ebpf.VariableSpec `ebpf:"pace"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -261,11 +267,12 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
-	Flag *ebpf.Variable `ebpf:"_flag"`
-	Kind *ebpf.Variable `ebpf:"_kind"`
-	Loss *ebpf.Variable `ebpf:"_loss"`
-	Lost *ebpf.Variable `ebpf:"lost"`
-	Pace *ebpf.Variable `ebpf:"pace"`
+	Flag  *ebpf.Variable `ebpf:"_flag"`
+	Kind  *ebpf.Variable `ebpf:"_kind"`
+	Loss  *ebpf.Variable `ebpf:"_loss"`
+	Epoch *ebpf.Variable `ebpf:"epoch"`
+	Lost  *ebpf.Variable `ebpf:"lost"`
+	Pace  *ebpf.Variable `ebpf:"pace"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -15,13 +15,17 @@ import (
 // odd starts a program of testdata/odd.c.
 func odd(t *testing.T, mode string) *program {
 	t.Helper()
-	lib := library(t)
+	return start(t, build(t, library(t)), mode)
+}
+
+func build(t testing.TB, lib string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "odd")
 	out, err := exec.Command("gcc", "-O1", "-rdynamic", "-o", path, "testdata/odd.c", lib, "-lpthread", "-Wl,-rpath,"+filepath.Dir(lib)+",--disable-new-dtags").CombinedOutput()
 	if err != nil {
 		t.Fatalf("cannot build the program: %v\n%s", err, out)
 	}
-	return start(t, path, mode)
+	return path
 }
 
 // A process that claims to be Python cannot make the kernel or us follow it for ever, allocate without bound, or

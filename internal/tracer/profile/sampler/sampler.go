@@ -23,9 +23,10 @@ import (
 
 // Options configures a profile. Zero values mean the defaults.
 type Options struct {
-	Proc string // default /proc; must be the host's pid namespace
-	Mode string // multi or perf; default: the best one the kernel supports
-	Rate int    // samples a second of a thread; default DefaultRate
+	Proc string        // default /proc; must be the host's pid namespace
+	Mode string        // multi or perf; default: the best one the kernel supports
+	Rate int           // samples a second of a thread; default DefaultRate
+	For  time.Duration // from when all processes that run are profiled; 0: until the context ends
 	// Takes selects processes; nil: all that have the driver's library.
 	Takes func(pid uint32) bool
 	// Names returns the names of a process's kernels by their handles. nil: they are unknown.
@@ -60,7 +61,7 @@ type sampler struct {
 	problems  map[uint32]string
 }
 
-// Take profiles until ctx ends. Its error names what is missing.
+// Take profiles for a time, or until ctx ends. Its error names what is missing.
 func Take(ctx context.Context, o Options) (p profile.Profile, err error) {
 	o.Proc = cmp.Or(o.Proc, "/proc")
 	o.Rate = cmp.Or(o.Rate, DefaultRate)
@@ -82,6 +83,11 @@ func Take(ctx context.Context, o Options) (p profile.Profile, err error) {
 	p.Start = time.Now()
 	if o.Ready != nil {
 		o.Ready()
+	}
+	if o.For > 0 {
+		limited, cancel := context.WithTimeout(ctx, o.For)
+		defer cancel()
+		ctx = limited
 	}
 	scan, poll := time.NewTicker(scanEvery), time.NewTicker(pollEvery)
 	defer scan.Stop()
@@ -159,7 +165,7 @@ func (s *sampler) look(pid uint32) {
 	if s.o.Busy != nil {
 		s.busy[p] = s.o.Busy(pid)
 	}
-	if err := s.kernel.o.Targets.Put(pid, p.target()); err != nil {
+	if err := s.kernel.choose(pid, p.target()); err != nil {
 		p.problem = fmt.Sprintf("it cannot be profiled: %v", err)
 		return
 	}

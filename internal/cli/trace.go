@@ -18,12 +18,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/agent"
+	"github.com/gpumeter/gpumeter/internal/cli/profiling"
 	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/live"
 	"github.com/gpumeter/gpumeter/internal/tracer/probe"
-	"github.com/gpumeter/gpumeter/internal/tracer/profile/sampler"
 )
 
 // traceEnv opens the tracer and the devices for trace and explain. Tests replace both.
@@ -84,16 +84,16 @@ const (
 type traceCommand struct {
 	traceEnv
 	choice
-	duration time.Duration
-	interval time.Duration
-	asJSON   bool
-	perfetto string
-	profiling
-	socket   string // of the agent
-	keep     string // where an agent keeps its probes
-	start    bool   // make the agent trace
-	stop     bool   // make the agent end tracing
-	terminal bool   // redraw the report in place
+	duration  time.Duration
+	interval  time.Duration
+	asJSON    bool
+	perfetto  string
+	profiling profiling.Flags
+	socket    string // of the agent
+	keep      string // where an agent keeps its probes
+	start     bool   // make the agent trace
+	stop      bool   // make the agent end tracing
+	terminal  bool   // redraw the report in place
 }
 
 func newTrace() *cobra.Command {
@@ -134,13 +134,13 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 					return fmt.Errorf("--%s has no effect without --stop or --start", name)
 				}
 			}
-			if cmd.Flags().Changed("profile") {
-				return c.takeProfile(cmd)
-			}
-			for _, name := range []string{"output", "rate"} {
-				if cmd.Flags().Changed(name) {
-					return fmt.Errorf("--%s has no effect without --profile", name)
+			if asked, err := c.profiling.Asked(cmd); err != nil {
+				return err
+			} else if asked {
+				if err := errors.Join(c.choice.check(), c.config().Validate()); err != nil {
+					return err
 				}
+				return c.profiling.Run(cmd, &c.Choice, c.socket, c.proc(), c.open)
 			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
 				return err
@@ -155,9 +155,7 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 	f.DurationVar(&c.interval, "interval", 2*time.Second, "time between reports, 200ms to 5m")
 	f.BoolVar(&c.asJSON, "json", false, "print a JSON object per interval; its counters start when the process was first seen")
 	f.StringVar(&c.perfetto, "perfetto", "", "record every call to `FILE` for ui.perfetto.dev, for at most a minute")
-	f.DurationVar(&c.length, "profile", 0, "profile the code that launches kernels for this time, at most 10m, and write it to --output")
-	f.StringVarP(&c.output, "output", "o", "", "`FILE` of the profile: .pb.gz (pprof), .otlp, .otlp.json, .folded or .json")
-	f.IntVar(&c.rate, "rate", sampler.DefaultRate, "stacks sampled per second and thread, for --profile")
+	c.profiling.Register(cmd)
 	f.BoolVar(&c.stop, "stop", false, "end the tracing of the running agent: all its probes are removed")
 	f.BoolVar(&c.start, "start", false, "start the tracing of the running agent again after --stop")
 	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop, --start and --profile")
@@ -168,7 +166,7 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 
 // tell makes the agent start or end tracing.
 func (c *traceCommand) tell(cmd *cobra.Command) error {
-	for _, name := range []string{"duration", "interval", "job", "json", "mode", "output", "perfetto", "pid", "pod", "profile", "rate"} {
+	for _, name := range append([]string{"duration", "interval", "job", "json", "mode", "perfetto", "pid", "pod"}, profiling.Names...) {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s has no effect with --stop and --start", name)
 		}

@@ -218,6 +218,7 @@ var layers = []struct {
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
 	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/query", "internal/scheduler"}},
+	{"internal/cli/profiling", []string{"internal/agent", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/tracer/profile/sampler", "github.com/spf13/cobra"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/hub/days", "internal/hub/disk",
@@ -225,7 +226,7 @@ var layers = []struct {
 		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
 	}},
 	{"internal/cli", []string{
-		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/profiling", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
 		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/scheduler/slurmctl", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
@@ -252,7 +253,7 @@ var restricted = []struct {
 	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest", "internal/programtest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything upstream of a pipeline is plain Go values.
-	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
+	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks", "internal/tracer/profile/encode"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
 	{"internal/query/querytest", []string{"internal/cost/worldtest"}},

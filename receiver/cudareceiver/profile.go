@@ -11,7 +11,6 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
 	"github.com/gpumeter/gpumeter/internal/tracer/profile"
 	"github.com/gpumeter/gpumeter/internal/tracer/profile/sampler"
-	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // ErrNotTracing means that an agent cannot profile.
@@ -44,11 +43,5 @@ func (s *Switch) Profile(ctx context.Context, choice *inspect.Choice, length tim
 	if s.profiles.Add(1) > maxProfiles {
 		return profile.Profile{}, ErrBusy
 	}
-	owner := func(pid uint32) (w workload.Workload, ok bool) {
-		if owners != nil {
-			w, ok = owners.Process(pid)
-		}
-		return w, ok
-	}
-	return inspect.Profile(ctx, source, owner, choice, sampler.Options{Proc: r.cfg.Proc, For: length, Rate: rate})
+	return inspect.Profile(ctx, source, owners, choice, sampler.Options{Proc: r.cfg.Proc, For: length, Rate: rate})
 }

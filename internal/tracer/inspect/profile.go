@@ -18,11 +18,19 @@ type knower interface {
 	Busy(pid uint32) time.Duration
 }
 
+// Owners know the workloads of processes.
+type Owners interface {
+	Process(pid uint32) (workload.Workload, bool)
+}
+
 // Profile takes a profile of the chosen processes, with what a tracer that runs meanwhile knows
-// of them. owner returns the workload of a process.
-func Profile(ctx context.Context, t any, owner func(pid uint32) (workload.Workload, bool), choice *Choice, o sampler.Options) (profile.Profile, error) {
+// of them. owners may be nil.
+func Profile(ctx context.Context, t any, owners Owners, choice *Choice, o sampler.Options) (profile.Profile, error) {
 	of := func(pid uint32) *workload.Workload {
-		if w, ok := owner(pid); ok {
+		if owners == nil {
+			return nil
+		}
+		if w, ok := owners.Process(pid); ok {
 			return &w
 		}
 		return nil
@@ -44,5 +52,5 @@ func Profile(ctx context.Context, t any, owner func(pid uint32) (workload.Worklo
 // Profile takes a profile.
 func (s *Session) Profile(ctx context.Context, choice *Choice, o sampler.Options) (profile.Profile, error) {
 	s.Tick(ctx, time.Now()) // for the workloads of processes
-	return Profile(ctx, s.Tracer, s.Process, choice, o)
+	return Profile(ctx, s.Tracer, s.Machine, choice, o)
 }

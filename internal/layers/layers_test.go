@@ -122,8 +122,9 @@ var layers = []struct {
 	{"internal/scheduler", []string{"internal/optional"}},
 	{"internal/scheduler/kube", []string{
 		"internal/device", "internal/optional", "internal/scheduler", "internal/scheduler/kube/dra", "internal/scheduler/kube/gang",
-		"internal/workload/podgroup",
+		"internal/scheduler/kube/tally", "internal/workload/podgroup",
 	}},
+	{"internal/scheduler/kube/tally", nil},
 	{"internal/scheduler/kube/gang", nil},
 	{"internal/scheduler/kube/dra", []string{"internal/device"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},

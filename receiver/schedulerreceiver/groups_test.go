@@ -86,18 +86,18 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// Catches evictions that are said to count since the process began, although it was elected later.
+// Catches evictions that are said to count since the process began, although they go on from another.
 func TestEvictionsStart(t *testing.T) {
 	began := time.Unix(1000, 0)
 	r := newReporter(createDefaultConfig().(*Config), receivertest.NewNopSettings(component.MustNewType("scheduler")), nil, began)
-	elected := began.Add(time.Hour)
-	v := live.View{Leads: true, EvictedSince: elected, Evicted: map[kube.Eviction]int64{{Queue: "ml", Reason: "preempted"}: 1}}
-	for _, m := range r.emit(v, elected.Add(time.Minute)).ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+	since := began.Add(-time.Hour)
+	v := live.View{Leads: true, Waits: kube.Totals{Since: since, Evicted: map[kube.Eviction]int64{{Queue: "ml", Reason: "preempted"}: 1}}}
+	for _, m := range r.emit(v, began.Add(time.Minute)).ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
 		if m.Name() != evictedName {
 			continue
 		}
-		if got := m.Sum().DataPoints().At(0).StartTimestamp().AsTime(); !got.Equal(elected) {
-			t.Errorf("counted since %v, want %v", got, elected)
+		if got := m.Sum().DataPoints().At(0).StartTimestamp().AsTime(); !got.Equal(since) {
+			t.Errorf("counted since %v, want %v", got, since)
 		}
 		return
 	}

@@ -129,6 +129,7 @@ var layers = []struct {
 	{"internal/scheduler/kube/dra", []string{"internal/device"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
+	{"internal/scheduler/work", []string{"internal/folder", "internal/node", "internal/scheduler", "internal/workload"}},
 	{"internal/scheduler/queueing", []string{"internal/device", "internal/promtext", "internal/scheduler"}},
 	{"internal/scheduler/queueing/pages", []string{"internal/device", "internal/promtext", "internal/scheduler/queueing", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},

@@ -38,6 +38,26 @@ func evict(s *kubeapitest.Server) {
 	s.PutPod(ofGang("gn1", "w0", object{"status": object{"conditions": []object{{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}}}}))
 }
 
+const kueueAPI = "kueue.x-k8s.io/v1beta2"
+
+// admission gives a server a Workload of Kueue that waits. It is admitted when the returned function is called.
+func admission(s *kubeapitest.Server) (admits func()) {
+	s.Install(kueueAPI, kubeapitest.Resource{Name: "workloads", Kind: "Workload", Namespaced: true})
+	put := func(status object) {
+		s.PutObject(object{
+			"apiVersion": kueueAPI, "kind": "Workload", "status": status,
+			"metadata": object{"namespace": "ml", "name": "w", "uid": "w", "creationTimestamp": "2026-11-19T12:00:00Z"},
+		})
+	}
+	put(object{})
+	return func() {
+		put(object{
+			"conditions": []object{{"type": "Admitted", "status": "True", "lastTransitionTime": "2026-11-19T12:00:30Z"}},
+			"admission":  object{"podSetAssignments": []object{{"resourceUsage": object{"nvidia.com/gpu": "8"}}}},
+		})
+	}
+}
+
 // Catches a group whose need is not known to the metrics, and an eviction without the time since when it is counted.
 func TestKubernetesGroups(t *testing.T) {
 	s := queued()

@@ -108,7 +108,7 @@ type histogram struct {
 	labels     map[string]string // of all queues
 }
 
-const phaseText = "Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. As far as they are known, the phases of a job add up to its wait and its startup."
+const phaseText = "Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. As far as they are known, the phases of a job add up to the time from its creation to its first work."
 
 // waits are the histograms that all schedulers report.
 func (w *words) waits(t kube.Totals) []histogram {

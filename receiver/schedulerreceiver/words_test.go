@@ -38,7 +38,7 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.gpu.fragmentation", "of the same nodes", "of the same nodes"},
 	{"scheduler.gpu.stranded", "all CPUs or all memory of the node are allocated; `cordoned` if it is drained or reserved, `not_ready` if it is down; no `taint` and no `unhealthy`: Slurm has none", "per GPU, by the CPU and memory that pods of the last day ask for, as a median; `unhealthy` what is withheld"},
 	{"scheduler.gpu.unusable.ratio", "absent: the queue says what a job asks for in total, not per node", "over the pods that exist or ended during the last day, as far as the elected process has seen them"},
-	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
+	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, YuniKorn, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
 	{"scheduler.group.member.count", "absent: a Slurm job is placed as a whole", "pods of these groups"},
 	{"scheduler.job.evicted", "absent: the queue does not say why a job was requeued", "pods with the condition DisruptionTarget, or that end because Kueue evicted their Workload"},
 	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; absent unless claims, slices and classes may be watched"},

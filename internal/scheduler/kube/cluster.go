@@ -82,7 +82,11 @@ func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 			}
 		}
 		if p.kueue && !p.Scheduled.IsZero() {
-			s.workload, _ = (&workloads{c.kueue.known(), c.workload}).of(p)
+			w, _ := (&workloads{c.kueue.known(), c.workload}).of(p)
+			p.ReservedAt, p.AdmittedAt = w.ReservedAt, w.AdmittedAt
+			if old != nil && w.AdmittedAt.IsZero() { // it was evicted
+				p.ReservedAt, p.AdmittedAt = old.ReservedAt, old.AdmittedAt
+			}
 		}
 		c.happened(s, c.waits.seen(s))
 		if p.Evicted != "" && (old == nil || old.Evicted == "") {

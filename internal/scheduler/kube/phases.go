@@ -85,7 +85,7 @@ func (g *gateLog) add(to scheduler.Histograms, id tally.ID, s sight) {
 // gated adds the phases behind gates that were gone at a moment: those of Kueue, if it held the pod, and what is left.
 func (s *sight) gated(to scheduler.Histograms, gone time.Time) {
 	at := s.pod.Created
-	for _, step := range []part{{phaseQuota, s.workload.ReservedAt.Sub(at)}, {phaseAdmission, s.workload.AdmittedAt.Sub(at)}} {
+	for _, step := range []part{{phaseQuota, s.pod.ReservedAt.Sub(at)}, {phaseAdmission, s.pod.AdmittedAt.Sub(at)}} {
 		// It may have been admitted before the pod came, and its times are of another clock.
 		if next := s.pod.Created.Add(step.took); !next.Before(at) && !next.After(gone) {
 			to.Add(scheduler.PhaseKey(step.phase, s.devices), next.Sub(at))

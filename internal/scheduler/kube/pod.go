@@ -50,6 +50,9 @@ type Pod struct {
 	// and Result how it ended, empty if it did not.
 	Ungated, Ended time.Time
 	Result         EventKind
+	// ReservedAt and AdmittedAt are when Kueue gave quota to its Workload and admitted it, zero if that is not known. They may be
+	// before Created.
+	ReservedAt, AdmittedAt time.Time
 	// ControllerKind and Controller name what created the pod, empty if nothing did.
 	ControllerKind, Controller string
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
-	"github.com/gpumeter/gpumeter/internal/scheduler/kube/gang"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube/tally"
 )
 
@@ -80,7 +79,6 @@ func (w *Waits) Refused() int {
 // sight is a pod that asks for accelerators, as it is seen.
 type sight struct {
 	old, pod *Pod          // old is how it was seen last, nil if it is new
-	workload gang.Workload // of Kueue, zero if there is none or the pod has no node yet
 	devices  int64
 	now      time.Time
 	listed   bool // in a list, the first or a later one: what happened since is not known

@@ -132,6 +132,7 @@ var layers = []struct {
 	{"internal/scheduler/queueing/pages", []string{"internal/device", "internal/promtext", "internal/scheduler/queueing", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
+	{"internal/timeline", []string{"internal/device", "internal/node", "internal/workload"}},
 	{"internal/tracer", nil},
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},

@@ -151,6 +151,9 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 		}}, metrics+applications, logs+applications, traces)
 		// Every local user can reach the receiver, and the agent forwards with its own token.
 		b.process("reserved", nil, metrics+applications, logs+applications)
+		if a.Spans != SpansOff {
+			b.process("gpuspan", map[string]any{"names": a.Spans, "root": c.Root}, logs+applications, traces)
+		}
 		b.extensions["local_only"] = nil
 	}
 	return b.config(), nil

@@ -133,6 +133,7 @@ var layers = []struct {
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
 	{"internal/scheduler/...", []string{"internal/optional", "internal/promtext", "internal/scheduler", "internal/slurm"}},
 	{"internal/timeline", []string{"internal/device", "internal/node", "internal/workload"}},
+	{"internal/sender", []string{"internal/node", "internal/workload"}},
 	{"internal/tracer", nil},
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
@@ -153,7 +154,7 @@ var layers = []struct {
 
 	// Collector components. None imports another. Only the extension opens devices.
 	{"extension/filestorage", []string{"internal/requeue", "github.com/open-telemetry/opentelemetry-collector-contrib/extension/storage/filestorage", collector}},
-	{"extension/localonly", []string{"internal/rebind", "google.golang.org/grpc/...", collector}},
+	{"extension/localonly", []string{"internal/rebind", "internal/sender", "google.golang.org/grpc/...", collector}},
 	{"extension/...", []string{"internal/local", "internal/node", "internal/workload", collector, zap}},
 	{"receiver/gpureceiver/...", []string{"internal/device", "internal/node", "internal/health", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/cudareceiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/tracer/...", collector, zap}},
@@ -162,6 +163,7 @@ var layers = []struct {
 	{"receiver/inferencereceiver/...", []string{"internal/device", "internal/inference/...", "internal/node", "internal/promtext", "internal/rebind", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
+	{"processor/gpuspanprocessor/...", []string{"internal/device", "internal/node", "internal/sender", "internal/ticks", "internal/timeline", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},

@@ -21,6 +21,7 @@ type State struct {
 	ByPower, Thermal, SW, HW float64
 	Throttled                float64 // seconds with any cause
 	ThrottledAt              int64
+	Causes                   device.Buckets // all that were active
 	// Own and Others are the mean utilization by the workload, and by all others.
 	Own, Others device.Value
 	// Neighbours are the names of other workloads that used the device, sorted. The list is not
@@ -156,6 +157,7 @@ func (st *State) throttle(e *entry, from, to int64) {
 	if e.throttled == 0 {
 		return
 	}
+	st.Causes |= e.throttled
 	if st.ThrottledAt == 0 {
 		st.ThrottledAt = from
 	}

@@ -11,6 +11,7 @@ package timeline
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -110,6 +111,25 @@ func (l *Timeline) Coarse() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.coarse
+}
+
+// Newest returns the time of the last tick, in nanoseconds; 0 before it.
+func (l *Timeline) Newest() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.newest
+}
+
+// Oldest returns the time of the oldest reading that is remembered, in nanoseconds; the largest number if
+// there is none.
+func (l *Timeline) Oldest() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	oldest := int64(math.MaxInt64)
+	for _, k := range l.tracks {
+		oldest = min(oldest, k.entries[0].at)
+	}
+	return oldest
 }
 
 // defaultInterval stands for the interval until there are two ticks.

@@ -127,7 +127,7 @@ func TestState(t *testing.T) {
 	want := [][]State{{{
 		ID: id, Utilization: r(0.1, 0.3, (5*0.1+10*0.5+10*0.9+2*0.3)/27, 0.9, 20), Temperature: r(40, 70, (5*40+10*50+10*60+2*70)/27., 70, 30),
 		Memory: r(10, 40, (5*10+10*20+10*30+2*40)/27., 40, 30), MemoryTotal: of(100), Power: of((5*100 + 10*200 + 10*300 + 2*400) / 27.),
-		Throttles: true, Thermal: 10, SW: 10, Throttled: 10, ThrottledAt: at(20),
+		Throttles: true, Thermal: 10, SW: 10, Throttled: 10, ThrottledAt: at(20), Causes: device.BucketThermal | device.BucketSW,
 		Own: of((5*0.1 + 10*0.5 + 10*0.9 + 2*0.3) / 27), Others: of(0),
 		Joules: of(500 - 0 + 800 + 1000 + 800), Workload: of(500 + 1000 + 1000 + 800), // 5 to 10: 1000 J in 10 s; after 30: 400 W
 	}}, {{
@@ -135,7 +135,7 @@ func TestState(t *testing.T) {
 		Throttles: true, Own: of(0.5), Others: of(0), Joules: of(50), Workload: of(100), Counted: true, Age: 2e9,
 	}}, {{
 		ID: id, Utilization: r(0.9, 0.9, 0.9, 0.9, 20), Temperature: r(60, 60, 60, 60, 20), Memory: r(30, 30, 30, 30, 20), MemoryTotal: of(100), Power: of(300),
-		Throttles: true, ThrottledAt: at(20), Own: of(0.9), Others: of(0), Joules: of(0), Workload: of(0), Counted: true,
+		Throttles: true, ThrottledAt: at(20), Causes: device.BucketThermal | device.BucketSW, Own: of(0.9), Others: of(0), Joules: of(0), Workload: of(0), Counted: true,
 	}}}
 	want[0][0].Joules = of(500 + 200 + 50 + 700 + 1000 + 800) // the second span ran from 12 to 13, at 100 W
 	if diff := cmp.Diff(want, got, near); diff != "" {

@@ -42,6 +42,9 @@ type State struct {
 	pool *pool
 }
 
+// Holder returns the ID of the workload that held the device.
+func (s *State) Holder() string { return s.pool.id }
+
 // Range is how a value developed.
 type Range struct {
 	Start, End, Mean, Max device.Value

@@ -2,8 +2,8 @@
 // and answers what the devices of a workload did between two moments.
 //
 // A reading is in force from its tick to the next one, as in a store of time series: asked for
-// one moment, both give the same value. It is in force for three intervals at most, so that a
-// pause of the readings is not filled with old values. Joules are counted, not sampled; see
+// one moment, both give the same value. It is in force for three intervals at most, or 10 s, so that
+// a pause of the readings is not filled with old values. Joules are counted, not sampled; see
 // pool. docs/spans.md has the definitions.
 //
 // The package is pure: ticks and questions go in, and the only clock is that of the ticks.
@@ -135,9 +135,12 @@ func (l *Timeline) Oldest() int64 {
 // defaultInterval stands for the interval until there are two ticks.
 const defaultInterval = 10 * time.Second
 
+// leastHold is how long a reading is in force at least: a tick waits up to 5 s for a device that is late.
+const leastHold = 10 * time.Second
+
 // holding returns how long a reading is in force without a successor.
 func holding(interval int64) int64 {
-	return 3 * min(max(interval, int64(node.MinInterval)), int64(node.MaxInterval))
+	return max(3*min(interval, int64(node.MaxInterval)), int64(leastHold))
 }
 
 // rewind drops everything at or after a time.

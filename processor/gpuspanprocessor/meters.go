@@ -69,13 +69,19 @@ func (m *meters) observe(k *memory) error {
 	if err != nil {
 		return err
 	}
+	refused, err := m.meter.Int64ObservableCounter("gpumeter.spans.slow.refused", metric.WithUnit("{span}"),
+		metric.WithDescription("Spans that were not compared with others of their name, or not reported as slow, for lack of room."))
+	if err != nil {
+		return err
+	}
 	m.registration, err = m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		if f := k.finder.Load(); f != nil {
 			o.ObserveInt64(skipped, int64(f.Skipped()))
 		}
 		o.ObserveInt64(coarse, int64(k.timeline.Coarse()))
+		o.ObserveInt64(refused, int64(k.board.Refused()))
 		return nil
-	}, skipped, coarse)
+	}, skipped, coarse, refused)
 	return err
 }
 

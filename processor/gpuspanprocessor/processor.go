@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/sender"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/timeline"
 	"github.com/gpumeter/gpumeter/internal/workload"
@@ -24,6 +25,7 @@ type memory struct {
 	cfg       *Config
 	throttled device.Buckets // those of gpu_throttled
 	timeline  timeline.Timeline
+	board     *spans.Board
 	finder    atomic.Pointer[sender.Finder] // nil until the start
 	clock     func() time.Time
 	release   func() // called by the last user
@@ -60,6 +62,10 @@ func (k *memory) start(host component.Host) error {
 		lookup, ok := view.(sender.Lookup)
 		if !ok {
 			lookup = nobody{}
+		}
+		k.board = &spans.Board{} // seen by nobody
+		if b, ok := view.(interface{ Spans() *spans.Board }); ok {
+			k.board = b.Spans()
 		}
 		f := sender.New(lookup, filepath.Join("/", k.cfg.Root, "proc"), "/proc/self")
 		k.finder.Store(f)

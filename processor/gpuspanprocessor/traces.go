@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/ptrace"
 
 	"github.com/gpumeter/gpumeter/internal/sender"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/timeline"
 )
 
@@ -20,6 +21,7 @@ type group struct {
 	sender.Sender
 
 	spans  []ptrace.Span
+	names  []string // of their services
 	times  []timeline.Span
 	byID   map[pcommon.SpanID]int
 	answer timeline.Answer
@@ -29,6 +31,7 @@ type group struct {
 type batch struct {
 	groups []*group
 	n      int // groups in use
+	judged []spans.Span
 	tally  tally
 }
 
@@ -40,11 +43,13 @@ const mostKept = 1 << 14
 func (b *batch) release() {
 	for _, g := range b.groups[:b.n] {
 		clear(g.spans)
+		clear(g.names)
 		if cap(g.spans) > mostKept {
 			*g = group{}
 		}
 	}
-	b.n, b.tally = 0, tally{}
+	clear(b.judged)
+	b.n, b.tally, b.judged = 0, tally{}, b.judged[:0]
 	batches.Put(b)
 }
 
@@ -64,7 +69,7 @@ func (b *batch) group(s sender.Sender) *group {
 		g.byID = map[pcommon.SpanID]int{}
 	}
 	clear(g.byID)
-	g.Sender, g.spans, g.times = s, g.spans[:0], g.times[:0]
+	g.Sender, g.spans, g.names, g.times = s, g.spans[:0], g.names[:0], g.times[:0]
 	return g
 }
 
@@ -81,7 +86,7 @@ func (p *spanProcessor) traces(ctx context.Context, td ptrace.Traces) (ptrace.Tr
 			}
 			continue
 		}
-		g := b.group(who)
+		g, service := b.group(who), serviceOf(rs)
 		for _, ss := range rs.ScopeSpans().All() {
 			for _, span := range ss.Spans().All() {
 				start, end := int64(span.StartTimestamp()), int64(span.EndTimestamp())
@@ -94,7 +99,7 @@ func (p *spanProcessor) traces(ctx context.Context, td ptrace.Traces) (ptrace.Tr
 					continue
 				}
 				g.byID[span.SpanID()] = len(g.spans)
-				g.spans, g.times = append(g.spans, span), append(g.times, timeline.Span{From: start, To: end, Parent: -1})
+				g.spans, g.names, g.times = append(g.spans, span), append(g.names, service), append(g.times, timeline.Span{From: start, To: end, Parent: -1})
 			}
 		}
 	}
@@ -106,11 +111,42 @@ func (p *spanProcessor) traces(ctx context.Context, td ptrace.Traces) (ptrace.Tr
 			b.tally[p.outcome(states, g.times[i].To)]++
 			if len(states) > 0 {
 				p.dress(span, states, &g.times[i])
+				b.judged = append(b.judged, g.judged(i, states))
 			}
 		}
 	}
+	p.board.See(b.judged)
 	p.meters.count(ctx, &b.tally)
 	return td, nil
+}
+
+func serviceOf(rs ptrace.ResourceSpans) string {
+	v, ok := rs.Resource().Attributes().Get("service.name")
+	if !ok {
+		return ""
+	}
+	return text(v)
+}
+
+// judged returns a span with the facts of the device that may have made it slow: the one with the most
+// throttling and work of others.
+func (g *group) judged(i int, states []timeline.State) spans.Span {
+	span, at := g.spans[i], g.times[i]
+	out := spans.Span{
+		Trace: span.TraceID(), ID: span.SpanID(), Service: g.names[i], Name: span.Name(), PID: g.PID, From: at.From, To: at.To, Entry: at.Parent < 0,
+	}
+	worst := -1.0
+	for j := range states {
+		s := &states[j]
+		took := max(float64(at.To-at.From)/1e9, 1e-9)
+		power, heat := min(1, s.ByPower/took), min(1, max(s.Thermal, s.HW)/took)
+		if score := power + heat + s.Others.Default(0); score > worst {
+			worst = score
+			out.Workload = s.Holder()
+			out.Facts = spans.Facts{Device: s.ID, Own: s.Own, Others: s.Others, Busy: s.Utilization.Mean, Clock: s.Clock, ByPower: power, ByHeat: heat, Neighbours: s.Neighbours}
+		}
+	}
+	return out
 }
 
 // nest finds the spans that enclose others.

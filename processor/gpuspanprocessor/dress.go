@@ -20,7 +20,6 @@ const (
 	keyWorkload    = "gpu.span.workload.energy"
 	keyEnergyBasis = "gpu.span.energy.basis"
 	keyNeighbours  = "gpu.span.neighbours"
-	keyOthers      = "gpu.span.neighbours.utilization"
 )
 
 // number is an attribute with one number for each device.
@@ -49,6 +48,9 @@ var bucketNumbers = []number{
 	{"gpu.span.throttle.hw.time", func(s *timeline.State) device.Value { return throttled(s, s.HW) }},
 }
 
+// otherNumbers are there only on spans with a neighbor.
+var otherNumbers = []number{{"gpu.span.neighbours.utilization", func(s *timeline.State) device.Value { return s.Others }}}
+
 // guideNumbers are those of the code that people copy from guides: percent and MiB.
 var guideNumbers = []number{
 	{"gpu.utilization_at_start", func(s *timeline.State) device.Value { return s.Utilization.Start.Scale(100) }},
@@ -67,13 +69,22 @@ func throttled(s *timeline.State, seconds float64) device.Value {
 // dress adds the states of its devices to a span.
 func (k *memory) dress(span ptrace.Span, states []timeline.State, at *timeline.Span) {
 	attrs := span.Attributes()
-	attrs.EnsureCapacity(attrs.Len() + 18)
+	attrs.EnsureCapacity(attrs.Len() + 15)
 	identify(attrs, states)
 	if k.cfg.Names != namesGuide {
 		k.own(attrs, states)
 	}
 	if k.cfg.Names != namesOwn {
-		put(attrs, "gpu.index", states, func(v pcommon.Value, s *timeline.State) bool { v.SetInt(int64(s.ID.Index)); return true })
+		if v, there := attrs.GetOrPutEmpty("gpu.index"); !there {
+			if len(states) == 1 {
+				v.SetInt(int64(states[0].ID.Index))
+			} else {
+				list := v.SetEmptySlice()
+				for i := range states {
+					list.AppendEmpty().SetInt(int64(states[i].ID.Index))
+				}
+			}
+		}
 		numbers(attrs, guideNumbers, states)
 	}
 	k.events(span, states, at)
@@ -82,7 +93,7 @@ func (k *memory) dress(span ptrace.Span, states []timeline.State, at *timeline.S
 // own adds the attributes under our names.
 func (k *memory) own(attrs pcommon.Map, states []timeline.State) {
 	numbers(attrs, ownNumbers, states)
-	if slices.ContainsFunc(states, func(s timeline.State) bool { return s.Throttled > 0 }) {
+	if anyOf(states, func(s *timeline.State) bool { return s.Throttled > 0 }) {
 		numbers(attrs, bucketNumbers, states)
 	}
 	given, used, age, counted := device.Of(0), device.Of(0), int64(0), true
@@ -108,8 +119,18 @@ func (k *memory) own(attrs pcommon.Map, states []timeline.State) {
 				list.AppendEmpty().SetStr(name)
 			}
 		}
-		numbers(attrs, []number{{keyOthers, func(s *timeline.State) device.Value { return s.Others }}}, states)
+		numbers(attrs, otherNumbers, states)
 	}
+}
+
+// anyOf reports whether f holds for any state. A State is too large to be copied for each span.
+func anyOf(states []timeline.State, f func(*timeline.State) bool) bool {
+	for i := range states {
+		if f(&states[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 func basis(counted bool) string {
@@ -144,6 +165,15 @@ func neighbours(states []timeline.State) []string {
 
 // identify adds which devices they are.
 func identify(attrs pcommon.Map, states []timeline.State) {
+	if len(states) == 1 {
+		id := &states[0].ID
+		name(attrs, keyUUID, id.Physical())
+		name(attrs, keyModel, id.Model)
+		if id.Parent != "" {
+			name(attrs, keyPartition, id.UUID)
+		}
+		return
+	}
 	put(attrs, keyUUID, states, func(v pcommon.Value, s *timeline.State) bool { v.SetStr(s.ID.Physical()); return true })
 	put(attrs, keyModel, states, func(v pcommon.Value, s *timeline.State) bool { v.SetStr(s.ID.Model); return true })
 	put(attrs, keyPartition, states, func(v pcommon.Value, s *timeline.State) bool {
@@ -171,6 +201,12 @@ func numbers(attrs pcommon.Map, list []number, states []timeline.State) {
 	}
 }
 
+func name(attrs pcommon.Map, key, value string) {
+	if v, there := attrs.GetOrPutEmpty(key); !there {
+		v.SetStr(value)
+	}
+}
+
 func single(attrs pcommon.Map, key string, value device.Value) {
 	x, ok := value.Get()
 	if !ok {
@@ -181,19 +217,15 @@ func single(attrs pcommon.Map, key string, value device.Value) {
 	}
 }
 
-// put adds an attribute that is a value for one device and a list, in their order, for several. set reports
+// put adds an attribute that is a list with a value for each of several devices, in their order. set reports
 // whether a device has the value; a device without it has an empty one in the list.
 func put(attrs pcommon.Map, key string, states []timeline.State, set func(pcommon.Value, *timeline.State) bool) {
 	scratch := pcommon.NewValueEmpty()
-	if !slices.ContainsFunc(states, func(s timeline.State) bool { return set(scratch, &s) }) {
+	if !anyOf(states, func(s *timeline.State) bool { return set(scratch, s) }) {
 		return
 	}
 	v, there := attrs.GetOrPutEmpty(key)
 	if there {
-		return
-	}
-	if len(states) == 1 {
-		set(v, &states[0])
 		return
 	}
 	list := v.SetEmptySlice()

@@ -167,7 +167,7 @@ func (k *memory) outcome(states []timeline.State, to int64) outcome {
 		return expired
 	case len(states) == 0:
 		return idle
-	case slices.ContainsFunc(states, func(s timeline.State) bool { return s.Late }):
+	case anyOf(states, func(s *timeline.State) bool { return s.Late }):
 		return late
 	}
 	return matched

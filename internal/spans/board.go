@@ -54,6 +54,7 @@ type Board struct {
 	mu      sync.Mutex
 	usual   map[key]*usual
 	recent  map[string]*[history]moment
+	traced  map[uint32][]reading // by process
 	pending []Slow
 	refused uint64
 }

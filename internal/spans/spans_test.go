@@ -205,3 +205,35 @@ func TestDuring(t *testing.T) {
 		t.Errorf("spans of an unknown workload: %v", got)
 	}
 }
+
+// Catches launches of another process or time, and a count where part of the time is unknown.
+func TestCalls(t *testing.T) {
+	var b Board
+	for i := range 5 {
+		n := float64(i * i)
+		b.Traced(int64(i)*10e9, map[uint32]Calls{7: {Launches: 100 * n, Busy: n, Copied: 1000 * n, Waited: n / 2}, 8: {Launches: 1}})
+	}
+	f := func(pid uint32, from, to, want float64, known bool) {
+		t.Helper()
+		got, ok := b.Calls(pid, int64(from*1e9), int64(to*1e9))
+		if diff := cmp.Diff(Calls{want, want / 100, want * 10, want / 200}, got, cmpopts.EquateApprox(1e-9, 1e-9)); diff != "" || ok != known {
+			t.Errorf("from %v to %v: %t (-want +got):\n%s", from, to, ok, diff)
+		}
+	}
+	f(7, 0, 40, 1600, true)
+	f(7, 5, 15, 50+150, true)
+	f(7, 12, 13, 30, true)
+	f(7, 20, 20, 0, true)
+	f(7, 30, 30.5, 35, true)
+	f(7, 39, 45, 70*6, true) // it goes on
+	f(8, 5, 15, 0, true)
+	f(7, 39, 51, 0, false)
+	f(7, -1, 5, 0, false)
+	f(9, 5, 15, 0, false)
+	b.Traced(50e9, map[uint32]Calls{7: {Launches: 3}}) // another process with that number
+	f(7, 30, 45, 0, false)
+	b.Traced(400e9, nil)
+	if len(b.traced) != 0 {
+		t.Errorf("%d processes that ended are remembered", len(b.traced))
+	}
+}

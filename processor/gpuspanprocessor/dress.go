@@ -123,6 +123,18 @@ func (k *memory) own(attrs pcommon.Map, states []timeline.State) {
 	}
 }
 
+// called adds what the process asked of CUDA meanwhile, if it is traced.
+func (k *memory) called(attrs pcommon.Map, pid uint32, at *timeline.Span) {
+	c, ok := k.board.Calls(pid, at.From, at.To)
+	if !ok {
+		return
+	}
+	single(attrs, "gpu.span.cuda.launches", device.Of(c.Launches))
+	single(attrs, "gpu.span.cuda.busy.time", device.Of(c.Busy))
+	single(attrs, "gpu.span.cuda.copy.io", device.Of(c.Copied))
+	single(attrs, "gpu.span.cuda.sync.wait", device.Of(c.Waited))
+}
+
 // anyOf reports whether f holds for any state. A State is too large to be copied for each span.
 func anyOf(states []timeline.State, f func(*timeline.State) bool) bool {
 	for i := range states {

@@ -19,6 +19,8 @@ import (
 	"go.opentelemetry.io/collector/processor/processortest"
 
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/spans"
+	"github.com/gpumeter/gpumeter/internal/timeline"
 )
 
 var near = cmpopts.EquateApprox(1e-9, 1e-9)
@@ -265,4 +267,25 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%v does not say %s", err, part)
 		}
 	}
+}
+
+// Catches counts of the tracer that are missing, of another process, or of a time that it does not know.
+func TestTraced(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for i := range 3 {
+		n := float64(i)
+		b.memory.board.Traced(int64(at(10*n)), map[uint32]spans.Calls{7: {Launches: 1000 * n, Busy: 5 * n, Copied: 1e6 * n, Waited: 2 * n}})
+	}
+	f := func(pid uint32, from, to float64, want raw) {
+		t.Helper()
+		attrs := pcommon.NewMap()
+		b.memory.called(attrs, pid, &timeline.Span{From: int64(at(from)), To: int64(at(to))})
+		if diff := cmp.Diff(want, attrs.AsRaw(), near); diff != "" {
+			t.Errorf("process %d from %v to %v (-want +got):\n%s", pid, from, to, diff)
+		}
+	}
+	f(7, 5, 15, raw{"gpu.span.cuda.launches": 1000., "gpu.span.cuda.busy.time": 5., "gpu.span.cuda.copy.io": 1e6, "gpu.span.cuda.sync.wait": 2.})
+	f(7, 5, 45, raw{})
+	f(8, 5, 15, raw{})
 }

@@ -111,6 +111,9 @@ func (p *spanProcessor) traces(ctx context.Context, td ptrace.Traces) (ptrace.Tr
 			b.tally[p.outcome(states, g.times[i].To)]++
 			if len(states) > 0 {
 				p.dress(span, states, &g.times[i])
+				if g.PID != 0 && p.cfg.Names != namesGuide {
+					p.called(span.Attributes(), g.PID, &g.times[i])
+				}
 				b.judged = append(b.judged, g.judged(i, states))
 			}
 		}

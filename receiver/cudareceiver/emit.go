@@ -46,6 +46,7 @@ func newEmitter(cfg *Config, set receiver.Settings, began time.Time) *emitter {
 func (e *emitter) emit(l *ledger.Ledger, s *tracer.Snapshot, t *node.Tick) pmetric.Metrics {
 	e.ts, e.room, e.spread = pcommon.NewTimestampFromTime(t.Time), e.cfg.MaxSeries, map[string][]*ledger.Distribution{}
 	e.calls.see(l, s)
+	e.calls.publish(s)
 	for _, sub := range l.Subjects {
 		e.subject(l, sub, t.Time)
 	}

@@ -79,6 +79,33 @@ func (x *exemplars) see(l *ledger.Ledger, s *tracer.Snapshot) {
 	x.waiting = left
 }
 
+// publish makes what each process asked of CUDA known to whoever asks for the time of a span.
+func (x *exemplars) publish(s *tracer.Snapshot) {
+	if x.board == nil || s == nil {
+		return
+	}
+	all := make(map[uint32]spans.Calls, len(s.Processes))
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		var c spans.Calls
+		for _, d := range p.Devices {
+			c.Busy += d.Busy.Seconds()
+			c.Waited += d.Wait.Seconds()
+		}
+		for j := range p.Ops {
+			switch o := &p.Ops[j]; o.Class {
+			case tracer.Launch, tracer.Graph:
+				c.Launches += float64(o.Time.Count)
+			case tracer.Copy:
+				c.Copied += float64(o.Bytes)
+			default:
+			}
+		}
+		all[p.PID] = c
+	}
+	x.board.Traced(s.Time.UnixNano(), all)
+}
+
 // put adds the exemplars of a point whose attributes are those before finish.
 func (x *exemplars) put(attrs pcommon.Map, to pmetric.ExemplarSlice) {
 	if len(x.ready) == 0 {

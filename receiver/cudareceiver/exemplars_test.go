@@ -61,6 +61,9 @@ func TestExemplars(t *testing.T) {
 	if got := read(40); len(got) != 0 {
 		t.Errorf("the exemplar came again: %d", len(got))
 	}
+	if calls, ok := b.calls.board.Calls(1, at(15).UnixNano(), at(25).UnixNano()); !ok || calls.Launches == 0 {
+		t.Errorf("what the process asked of CUDA is %+v, %t", calls, ok)
+	}
 	r := newRecorder(b.emitter.cfg, receivertest.NewNopSettings(metadata.Type))
 	r.board = b.calls.board
 	rec := r.emit(b.Ledger, &tracer.Snapshot{Time: at(20)}, b.Name([]anomaly.Anomaly{slowStep(anomaly.Open)}), b.tick).ResourceLogs().At(0).ScopeLogs().At(0).LogRecords().At(0)

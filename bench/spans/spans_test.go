@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -35,10 +36,11 @@ var (
 	binary = flag.String("gpumeter", "", "path of the agent's binary; built if empty")
 	length = flag.Duration("length", 30*time.Second, "how long to measure each mode")
 	rate   = flag.Int("rate", 50_000, "spans a second")
+	batch  = flag.Int("batch", 512, "spans a request; the default is that of the SDKs")
 )
 
-// perRequest is the batch of the SDKs.
-const perRequest = 512
+// senders send at a time.
+const senders = 8
 
 // request returns spans of requests that ended now, each with a child.
 func request(n uint64) ptraceotlp.ExportRequest {
@@ -50,16 +52,16 @@ func request(n uint64) ptraceotlp.ExportRequest {
 	}
 	r.PutInt("process.pid", int64(os.Getpid()))
 	spans := rs.ScopeSpans().AppendEmpty().Spans()
-	spans.EnsureCapacity(perRequest)
+	spans.EnsureCapacity(*batch)
 	now := time.Now()
-	for i := range perRequest {
+	for i := range *batch {
 		span := spans.AppendEmpty()
-		id := n*perRequest + uint64(i)
+		id := n*uint64(*batch) + uint64(i)
 		trace := pcommon.TraceID{byte(id >> 1), byte(id >> 9), byte(id >> 17), byte(id >> 25), byte(id >> 33), 1}
 		span.SetTraceID(trace)
 		span.SetSpanID(pcommon.SpanID{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24), byte(id >> 32), 1})
 		span.SetName("POST /generate")
-		start := now.Add(-50*time.Millisecond - time.Duration(perRequest-i)*20*time.Microsecond)
+		start := now.Add(-50*time.Millisecond - time.Duration(*batch-i)*20*time.Microsecond)
 		took := 50 * time.Millisecond
 		if i%2 == 1 {
 			p := id - 1
@@ -132,7 +134,7 @@ func measure(t *testing.T, agent, library, mode string) measured {
 	defer sink.Close()
 	env := append(os.Environ(), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+sink.URL+"/v1/traces", "OTEL_EXPORTER_OTLP_COMPRESSION=none", "GOMAXPROCS=1")
 	args := []string{"agent", "--otlp-receiver", "--otlp-spans", mode, "--nvidia-library", library, "--interval", "1s", "--listen", "127.0.0.1:0",
-		"--state-dir", t.TempDir(), "--no-cloud", "--no-inference", "--log-level", "error"}
+		"--state-dir", t.TempDir(), "--no-cloud", "--no-inference"}
 	print := exec.CommandContext(t.Context(), agent, append(args, "--print-config")...)
 	print.Env = env
 	config, err := print.Output()
@@ -145,7 +147,7 @@ func measure(t *testing.T, agent, library, mode string) measured {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), agent, "agent", "--config", file, "--socket", "", "--no-standby")
+	cmd := exec.CommandContext(t.Context(), agent, "agent", "--config", file, "--socket", "", "--no-standby", "--log-level", "error")
 	cmd.Env, cmd.Stderr = env, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -161,10 +163,9 @@ func measure(t *testing.T, agent, library, mode string) measured {
 	}
 	defer conn.Close()
 	client := ptraceotlp.NewGRPCClient(conn)
-	n := uint64(0)
+	var n atomic.Uint64
 	send := func() error {
-		n++
-		_, err := client.Export(context.Background(), request(n))
+		_, err := client.Export(context.Background(), request(n.Add(1)))
 		return err
 	}
 	for begun := time.Now(); ; { // until the agent answers and has had some ticks
@@ -178,37 +179,64 @@ func measure(t *testing.T, agent, library, mode string) measured {
 		time.Sleep(100 * time.Millisecond)
 	}
 	enriched.Store(0)
+	// What the agent does besides is not the cost of spans.
+	idle := cores(t, cmd.Process.Pid, 5*time.Second)
 	before, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, sent := time.Now(), 0
 	var m measured
-	for time.Since(start) < *length {
-		if due := int(time.Since(start).Seconds() * float64(*rate)); sent >= due {
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		if err := send(); err != nil {
-			t.Fatal(err)
-		}
-		sent += perRequest
-		if m.early == 0 && time.Since(start) > *length/3 {
-			m.early = rss(t, cmd.Process.Pid)
-		}
+	var sent, failed atomic.Int64
+	var done sync.WaitGroup
+	start := time.Now()
+	for range senders {
+		done.Go(func() {
+			for time.Since(start) < *length {
+				if due := int64(time.Since(start).Seconds() * float64(*rate)); sent.Add(int64(*batch)) > due+int64(*batch*senders) {
+					sent.Add(-int64(*batch))
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				if err := send(); err != nil {
+					failed.Add(1)
+				}
+			}
+		})
 	}
+	time.Sleep(*length / 3)
+	m.early = rss(t, cmd.Process.Pid)
+	done.Wait()
 	seconds := time.Since(start).Seconds()
+	if n := failed.Load(); n > 0 {
+		t.Errorf("%s: %d requests failed", mode, n)
+	}
 	after, err := usage.CPU(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.late = rss(t, cmd.Process.Pid)
-	cpu := (after - before).Seconds()
-	m.rate, m.cores, m.each = float64(sent)/seconds, cpu/seconds, cpu/float64(sent)*1e6
+	cpu := (after - before).Seconds() - idle*seconds
+	spans := float64(sent.Load())
+	m.rate, m.cores, m.each = spans/seconds, cpu/seconds, cpu/spans*1e6
 	if got := enriched.Load(); (got > 0) != (mode != "off") {
 		t.Errorf("%s: %d requests were enriched", mode, got)
 	}
 	return m
+}
+
+// cores returns how much CPU a process uses.
+func cores(t *testing.T, pid int, length time.Duration) float64 {
+	t.Helper()
+	before, err := usage.CPU(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(length)
+	after, err := usage.CPU(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (after - before).Seconds() / length.Seconds()
 }
 
 func rss(t *testing.T, pid int) float64 {

@@ -206,7 +206,7 @@ func TestLabSpans(t *testing.T) {
 	l.leave("a")
 	l.pod("b", 0)
 	l.heard()
-	step(40, 0)
+	step(40, 50)
 	end := marks[len(marks)-1].Add(time.Nanosecond)
 	gone := l.send(pod, labSpan{"gone", t1, end, -1})[0]
 	if _, there := gone["gpu.span.utilization.end"]; there || gone["gpu.span.utilization.start"] != 0.95 {

@@ -69,8 +69,9 @@ type Finder struct {
 	containers map[string]contained
 }
 
-// user is a process on a device.
+// user is a process on a device, or one that was on a device until recently: its last spans come after it.
 type user struct {
+	gone     time.Time // zero: it is there
 	start    uint64
 	inner    []uint32 // its IDs from the host's namespace to its own
 	workload string
@@ -111,8 +112,19 @@ func (f *Finder) See(t *node.Tick) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hosts = [2]string{t.Host, t.Resource["k8s.node.name"]}
-	f.users = users
 	now := f.now()
+	for pid, u := range old {
+		if _, there := users[pid]; there || len(users) >= maxKnown {
+			continue
+		}
+		if u.gone.IsZero() {
+			u.gone = now
+		}
+		if now.Sub(u.gone) < rememberAlong {
+			users[pid] = u
+		}
+	}
+	f.users = users
 	for i := range t.Readings {
 		for _, h := range t.Readings[i].Holders {
 			if h.Kind == workload.Unallocated || h.Kind == workload.Unattributed || h.Kind == workload.Other {
@@ -140,6 +152,7 @@ func (f *Finder) See(t *node.Tick) {
 func (f *Finder) user(pid uint32, old user) user {
 	start, ok := startOf(f.proc, pid)
 	if ok && old.inner != nil && old.start == start {
+		old.gone = time.Time{}
 		return old
 	}
 	u := user{start: start, inner: innerOf(f.proc, pid)}
@@ -191,7 +204,10 @@ func (f *Finder) peer(a netip.AddrPort) uint32 {
 // process returns a process of this machine as a sender.
 func (f *Finder) process(pid uint32) Sender {
 	f.mu.Lock()
-	id := f.users[pid].workload
+	id := ""
+	if u := f.users[pid]; u.gone.IsZero() {
+		id = u.workload
+	}
 	f.mu.Unlock()
 	if id == "" {
 		w, ok := f.lookup.Process(pid)
@@ -224,16 +240,27 @@ func (f *Finder) named(c Claims, bare bool, now time.Time) Sender {
 	if c.PID == 0 || !s.Known() {
 		return s
 	}
-	for pid, u := range f.users {
-		if slices.Contains(s.Workloads, u.workload) && len(u.inner) > 0 && (u.inner[len(u.inner)-1] == c.PID || pid == c.PID) {
-			if s.PID != 0 { // two containers of the pod have such a process
-				s.PID = 0
-				break
-			}
-			s.PID = pid
+	for _, there := range []bool{true, false} {
+		if s.PID = f.translate(c.PID, s.Workloads, there); s.PID != 0 {
+			break
 		}
 	}
 	return s
+}
+
+// translate returns the process on a device that has an ID in its own namespace and is of one of the
+// workloads; 0 if there is none, or several, as in two containers of a pod.
+func (f *Finder) translate(inner uint32, workloads []string, there bool) (found uint32) {
+	for pid, u := range f.users {
+		if u.gone.IsZero() != there || !slices.Contains(workloads, u.workload) || len(u.inner) == 0 || u.inner[len(u.inner)-1] != inner && pid != inner {
+			continue
+		}
+		if found != 0 {
+			return 0
+		}
+		found = pid
+	}
+	return found
 }
 
 // container returns the ID of the workload of a container, also for a while after it has ended.
@@ -273,7 +300,7 @@ func (f *Finder) ofNode(c Claims) Sender {
 	}
 	var candidates []uint32
 	for pid, u := range f.users {
-		if len(u.inner) > 0 && u.inner[len(u.inner)-1] == c.PID {
+		if u.gone.IsZero() && len(u.inner) > 0 && u.inner[len(u.inner)-1] == c.PID {
 			candidates = append(candidates, pid)
 		}
 	}

@@ -117,6 +117,8 @@ func TestFind(t *testing.T) {
 	find("a process that does not exist", Claims{PID: 4711, Host: "n1"}, Sender{})
 	f.See(tick([]uint32{101, 102, 103}, a, b, job, side))
 	find("both containers of a pod", Claims{PodUID: "uid-a"}, Sender{Workloads: []string{"pod/a/main", "pod/a/side"}})
+	f.See(tick([]uint32{101, 103}, a, b, job))
+	find("a process that has ended", Claims{PodUID: "uid-b", PID: 1}, one("pod/b/main", 102))
 	now := time.Now()
 	f.now = func() time.Time { return now.Add(rememberAlong + time.Minute) }
 	f.See(tick(nil))

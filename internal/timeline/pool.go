@@ -215,8 +215,9 @@ func (p *pool) used(from, to, until int64) (joules device.Value, counted bool) {
 	sum, known, counted := 0.0, false, true
 	for i := p.first(from); i < len(p.slots) && p.slots[i].from <= to; i++ {
 		s := &p.slots[i]
-		sum += s.joules * float64(max(0, min(to, s.to)-max(from, s.from))) / float64(s.to-s.from)
-		known, counted = true, counted && s.final
+		d := max(0, min(to, s.to)-max(from, s.from))
+		sum += s.joules * float64(d) / float64(s.to-s.from)
+		known, counted = true, counted && (d == 0 || s.final)
 	}
 	if power, ok := p.power.Get(); p.live && ok && to >= p.held && from < until {
 		d := max(0, min(to, until)-max(from, p.held))

@@ -194,6 +194,12 @@ func TestEstimate(t *testing.T) {
 	if s := states[1][0]; s.Counted || s.Joules != of(200) {
 		t.Errorf("after the last reading: %+v", s)
 	}
+	defer func() {
+		w.tick(40) // not counted yet
+		if s := w.ask(span(25, 30))[0][0]; !s.Counted {
+			t.Error("a span that ends with the reading of the counter is an estimate")
+		}
+	}()
 	g.holders[0].joules = 2600 // the power was 130 W
 	w.tick(20)
 	if got := w.joules(span(0, 20))[0]; math.Abs(got-2200) > 1e-6 {

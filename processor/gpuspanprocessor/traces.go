@@ -38,7 +38,7 @@ type batch struct {
 var batches = sync.Pool{New: func() any { return &batch{} }}
 
 // mostKept is how many spans a group may have had whose memory is kept.
-const mostKept = 1 << 14
+const mostKept = 1 << 12
 
 func (b *batch) release() {
 	for _, g := range b.groups[:b.n] {

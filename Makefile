@@ -96,7 +96,7 @@ worlds: ## bills of 10,000 random fleets with second agents, clock steps, late s
 .PHONY: bench
 bench: collector ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
 	@tools/deps.sh gcc
-	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub ./bench/inference ./bench/scheduler $(BENCHFLAGS)
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub ./bench/inference ./bench/scheduler ./bench/spans $(BENCHFLAGS)
 
 .PHONY: bin/testsum
 bin/testsum:

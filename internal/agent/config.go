@@ -151,6 +151,9 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 			},
 		}}, metrics+applications, logs+applications, traces)
 		// Every local user can reach the receiver, and the agent forwards with its own token.
+		if a.Spans != SpansOff { // before the reserved processor, which replaces the name of the sender's host
+			b.process("gpuspan", map[string]any{"names": a.Spans, "root": c.Root}, logs+applications, traces)
+		}
 		b.process("reserved", nil, metrics+applications, logs+applications)
 		b.extensions["local_only"] = nil
 	}

@@ -38,6 +38,7 @@ receivers:
   scheduler: {slurm: {}}
   otlp: {protocols: {grpc: {endpoint: "localhost:0"}, http: {endpoint: "localhost:0"}}}
 processors:
+  gpuspan:
   memory_limiter: {check_interval: 1s, limit_mib: 100}
   reserved:
   workload: {}
@@ -56,7 +57,7 @@ service:
   pipelines:
     metrics: {receivers: [gpu, cuda, host, inference, self, scheduler, otlp], processors: [memory_limiter, reserved, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
     logs: {receivers: [gpu, cuda, scheduler, otlp], processors: [memory_limiter, reserved, workload], exporters: [hub, otlp_http, otlp_grpc, file, stdout, debug]}
-    traces: {receivers: [otlp], processors: [memory_limiter, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
+    traces: {receivers: [otlp], processors: [memory_limiter, gpuspan, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
   telemetry: {logs: {level: warn}}
 `
 

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
@@ -80,6 +81,9 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 		if o, ok := view.(ledger.Owners); ok {
 			r.owners = o
 			r.forgetCounts()
+		}
+		if b, ok := view.(interface{ Spans() *spans.Board }); ok {
+			r.emitter.calls.board, r.recorder.board = b.Spans(), b.Spans()
 		}
 		r.power.join(r)
 		subscription, unsubscribe := view.Subscribe()

@@ -141,13 +141,21 @@ var layers = []struct {
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
+	{"internal/tracer/profile", nil},
+	{"internal/tracer/profile/python", nil},
+	{"internal/tracer/profile/encode", []string{"internal/tracer/profile", "github.com/google/pprof/profile", pdata}},
+	{"internal/tracer/profile/sampler", []string{
+		"internal/tracer", "internal/tracer/profile", "internal/tracer/profile/python", "internal/tracer/target",
+		"github.com/cilium/ebpf/...", "github.com/ianlancetaylor/demangle", xsys,
+	}},
 	{"internal/tracer/ncclinfo", nil},
 	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
 	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
 	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
 	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/workload"}},
 	{"internal/tracer/inspect", []string{
-		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/watch", "internal/workload",
+		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/profile", "internal/tracer/profile/sampler",
+		"internal/tracer/watch", "internal/workload",
 	}},
 	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
 
@@ -202,7 +210,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},
@@ -216,6 +224,7 @@ var layers = []struct {
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
 	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/query", "internal/scheduler"}},
+	{"internal/cli/profiling", []string{"internal/agent", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/tracer/profile/sampler", "github.com/spf13/cobra"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/hub/days", "internal/hub/disk",
@@ -223,7 +232,7 @@ var layers = []struct {
 		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
 	}},
 	{"internal/cli", []string{
-		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/profiling", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
 		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/scheduler/slurmctl", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
@@ -250,7 +259,7 @@ var restricted = []struct {
 	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest", "internal/programtest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything upstream of a pipeline is plain Go values.
-	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
+	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks", "internal/tracer/profile/encode"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
 	{"internal/query/querytest", []string{"internal/cost/worldtest"}},

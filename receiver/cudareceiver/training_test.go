@@ -20,12 +20,12 @@ func TestTraining(t *testing.T) {
 	b.read(10, both, proc(2, 1, 10))
 	b.Train([]training.Growth{
 		{
-			PID: 1, Leader: true, Steps: []training.Steps{{Count: 30, Mean: 250 * time.Millisecond}}, Checkpoints: 1, CheckpointBytes: 5e9,
+			PID: 1, Leader: true, Steps: []training.Steps{{Count: 30, Mean: 240 * time.Millisecond}}, Checkpoints: 1, CheckpointBytes: 5e9,
 			Restarted: true, Redone: 4 * time.Second, Down: 9 * time.Second,
 			Time: map[training.Activity]time.Duration{training.Step: 7 * time.Second, training.Data: time.Second},
 		},
 		{
-			PID: 2, Steps: []training.Steps{{Count: 30, Mean: 250 * time.Millisecond}},
+			PID: 2, Steps: []training.Steps{{Count: 30, Mean: 240 * time.Millisecond}},
 			Time: map[training.Activity]time.Duration{training.Step: 6 * time.Second},
 		},
 	})
@@ -46,7 +46,7 @@ func TestTraining(t *testing.T) {
 		"training.lost.time{" + on("1") + "training.lost.reason=redone," + src + "} 4 since 1s",
 		"training.lost.time{" + on("1") + "training.lost.reason=restart," + src + "} 9 since 1s",
 		"training.restarts{" + on("0") + src + "} 1 since 1s",
-		"training.step.duration{" + on("0") + src + "} n=30 sum=7.5 [0 0 0 0 0 0 30 0 0 0 0 0 0 0 0 0 0 0] since 1s",
+		"training.step.duration{" + on("0") + src + "} n=30 sum=7.2 [0 0 0 0 0 0 30 0 0 0 0 0 0 0 0 0 0 0] since 1s",
 		"training.steps{" + on("0") + src + "} 30 since 1s",
 		"training.time{" + on("0") + "training.activity=data_wait," + src + "} 1 since 1s",
 		"training.time{" + on("0") + "training.activity=step," + src + "} 7 since 1s",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a training looks like from outside, beside what it says of itself, on a machine with an NVIDIA GPU and PyTorch.
-# Usage, as root: h200.sh GPUMETER FOLDER [SECONDS]. FOLDER must be on a disk. It takes SECONDS, 120 by default, and 20 more.
+# Usage, as root: h200.sh GPUMETER FOLDER [SECONDS]. FOLDER must be on a disk. It takes SECONDS, 120 by default, and 25 more.
 set -uo pipefail
 gpumeter=$1 out=$2 seconds=${3:-120} here=$(dirname "$0")
 mkdir -p "$out/state"
@@ -15,7 +15,7 @@ while kill -0 "$training" 2>/dev/null; do
 	sleep 5
 	curl -s localhost:9400/metrics | sed -n 's/^training_mfu_ratio{.*} //p' >>"$out/mfu"
 done
-sleep 12 # until the last reading is on the page
+sleep 16 # until the last reading is on the page
 curl -s localhost:9400/metrics | grep -E '^(training_|gpumeter_tracer_|gpu_cuda_kernel_launches)' >"$out/page"
 kill "$agent"
 wait "$agent" 2>/dev/null

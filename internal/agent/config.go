@@ -151,6 +151,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 		}}, metrics+applications, logs+applications, traces)
 		// Every local user can reach the receiver, and the agent forwards with its own token.
 		b.process("reserved", nil, metrics+applications, logs+applications)
+		b.process("training", nil, metrics+applications)
 		b.extensions["local_only"] = nil
 	}
 	return b.config(), nil

@@ -104,35 +104,40 @@ func (e *emitter) training(s *ledger.Subject) {
 	if t == nil {
 		return
 	}
-	if t.Steps > 0 {
+	said := t.Reported // ends the series of what the workload reports itself
+	if t.Steps > 0 && !said[training.MetricSteps] {
 		e.count(t.Steps, s, observed, e.mb.RecordTrainingStepsDataPoint)
+	}
+	if t.Leads && !said[training.MetricRestarts] {
 		e.count(t.Restarts, s, observed, e.mb.RecordTrainingRestartsDataPoint)
-		if e.cfg.Metrics.TrainingStepDuration.Enabled && e.fits() {
-			e.distribution(metadata.MetricsInfo.TrainingStepDuration.Name, &t.Duration)
-			e.mb.RecordTrainingStepDurationDataPoint(e.ts, t.Duration.Sum, 0, "", s.Key, "", observed)
-		}
+	}
+	if t.Duration.Count > 0 && !said[training.MetricStepDuration] && e.cfg.Metrics.TrainingStepDuration.Enabled && e.fits() {
+		e.distribution(metadata.MetricsInfo.TrainingStepDuration.Name, &t.Duration)
+		e.mb.RecordTrainingStepDurationDataPoint(e.ts, t.Duration.Sum, 0, "", s.Key, "", observed)
 	}
 	for _, a := range slices.Sorted(maps.Keys(t.Time)) {
-		if e.fits() {
+		if !said[training.MetricTime] && e.fits() {
 			e.mb.RecordTrainingTimeDataPoint(e.ts, t.Time[a], 0, "", s.Key, "", string(a), observed)
 		}
 	}
-	if t.Checkpoints > 0 {
+	if t.Checkpoints > 0 && !said[training.MetricCheckpoints] {
 		e.count(t.Checkpoints, s, observed, e.mb.RecordTrainingCheckpointCountDataPoint)
+	}
+	if t.CheckpointBytes > 0 && !said[training.MetricCheckpointIO] {
 		e.count(t.CheckpointBytes, s, observed, e.mb.RecordTrainingCheckpointIoDataPoint)
 	}
 	for _, lost := range []struct {
 		reason  string
 		seconds float64
 	}{{"redone", t.Redone}, {"restart", t.Down}} {
-		if lost.seconds > 0 && e.fits() {
+		if lost.seconds > 0 && !said[training.MetricLost] && e.fits() {
 			e.mb.RecordTrainingLostTimeDataPoint(e.ts, lost.seconds, 0, "", s.Key, "", lost.reason, observed)
 		}
 	}
-	if part, ok := t.Goodput(); ok && s.Live && e.fits() {
+	if part, ok := t.Goodput(); ok && s.Live && !said[training.MetricGoodput] && e.fits() {
 		e.mb.RecordTrainingGoodputDataPoint(e.ts, part, 0, "", s.Key, "", observed)
 	}
-	if t.MFU != nil && s.Live && e.fits() {
+	if t.MFU != nil && s.Live && !said[training.MetricMFU] && e.fits() {
 		e.mb.RecordTrainingMfuDataPoint(e.ts, *t.MFU, 0, "", s.Key, "", observed)
 	}
 }

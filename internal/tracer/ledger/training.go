@@ -4,10 +4,10 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/training"
-	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
 // Training sums what the processes of a workload that train did on a device.
@@ -18,11 +18,20 @@ type Training struct {
 	Checkpoints     uint64
 	CheckpointBytes uint64
 	Restarts        uint64
+	Leads           bool    // one of its processes counts for its job
 	Redone, Down    float64 // seconds
 	// Fresh is the time since the previous reading, and Stepped the part of it in steps, in seconds.
 	Fresh, Stepped float64
 	PIDs           []uint32 // the processes that train, as of the last reading
 	MFU            *float64 // estimate, since the previous reading; nil: unknown
+	// Reported has the metrics that the workload reports itself: they are not counted here meanwhile.
+	Reported map[string]bool
+}
+
+// Reporters knows which jobs report a metric themselves; see workload.Reports.
+type Reporters interface {
+	Reported(job, metric string, now time.Time) bool
+	Watch(job string, now time.Time)
 }
 
 // Train adds what processes that train did since the previous reading. What a process did as a whole counts on
@@ -44,14 +53,18 @@ func (l *Ledger) Train(list []training.Growth) {
 				s.Training = &Training{Time: map[training.Activity]float64{}}
 			}
 			t := s.Training
+			t.Reported = l.reported(p)
 			t.PIDs = append(t.PIDs, g.PID)
 			for a, d := range g.Time {
-				t.Time[a] += d.Seconds()
-				t.Fresh += d.Seconds()
+				if t.Fresh += d.Seconds(); !t.Reported[training.MetricTime] {
+					t.Time[a] += d.Seconds()
+				}
 			}
 			t.Stepped += g.Time[training.Step].Seconds()
-			t.Redone += g.Redone.Seconds()
-			t.Down += g.Down.Seconds()
+			if !t.Reported[training.MetricLost] {
+				t.Redone += g.Redone.Seconds()
+				t.Down += g.Down.Seconds()
+			}
 			if n == 0 {
 				t.whole(g)
 			}
@@ -61,20 +74,50 @@ func (l *Ledger) Train(list []training.Growth) {
 
 // whole adds what counts once for a process, and if ranks do the same, once for a job.
 func (t *Training) whole(g *training.Growth) {
-	t.Checkpoints += g.Checkpoints
-	t.CheckpointBytes += g.CheckpointBytes
+	if !t.Reported[training.MetricCheckpoints] {
+		t.Checkpoints += g.Checkpoints
+	}
+	if !t.Reported[training.MetricCheckpointIO] {
+		t.CheckpointBytes += g.CheckpointBytes
+	}
 	if !g.Leader {
 		return
 	}
-	if g.Restarted {
+	t.Leads = true
+	if g.Restarted && !t.Reported[training.MetricRestarts] {
 		t.Restarts++
 	}
 	for _, s := range g.Steps {
-		t.Steps += s.Count
+		if !t.Reported[training.MetricSteps] {
+			t.Steps += s.Count
+		}
+		if t.Reported[training.MetricStepDuration] {
+			continue
+		}
 		t.Duration.Count += s.Count
 		t.Duration.Sum += float64(s.Count) * s.Mean.Seconds()
 		*t.Duration.at(tracer.TimeOffset + tracer.TimeBucket(uint64(max(0, s.Mean)))) += s.Count
 	}
+}
+
+// reported returns the metrics of training that the workload of a process reports itself.
+func (l *Ledger) reported(p *Presence) map[string]bool {
+	r, ok := l.Owners.(Reporters)
+	job := l.Job(p.PID)
+	if !ok || job == "" {
+		return nil
+	}
+	r.Watch(job, l.now)
+	var list map[string]bool
+	for _, w := range training.Words() {
+		if r.Reported(job, w.Name, l.now) {
+			if list == nil {
+				list = map[string]bool{}
+			}
+			list[w.Name] = true
+		}
+	}
+	return list
 }
 
 // places returns the subjects of a process, one for each device: those that CUDA named, else the one of the
@@ -92,24 +135,12 @@ func (p *Presence) places() []*Subject {
 	return list
 }
 
-// Job identifies what a process trains for: the same for all instances of a workload, also after it was
-// requeued or its pod was replaced. It is empty for processes without an owner, and for those that are known
-// by their program only.
+// Job identifies what a process trains for; see workload.Workload.
 func (l *Ledger) Job(pid uint32) string {
-	p := l.Seen[pid]
-	if p == nil || !p.known {
-		return ""
+	if p := l.Seen[pid]; p != nil && p.known {
+		return p.owner.Job()
 	}
-	w := &p.owner
-	switch w.Kind {
-	case "", "process", workload.Unattributed, workload.Unallocated, workload.Other:
-		return ""
-	}
-	key := []Pair{{Key: workload.KeyKind, Value: w.Kind}, {Key: workload.KeyName, Value: w.Name}}
-	for _, k := range []string{"k8s.namespace.name", "slurm.cluster", "slurm.job.id", "user.name"} {
-		key = append(key, Pair{Key: k, Value: w.Attributes[k]})
-	}
-	return text(key)
+	return ""
 }
 
 // Goodput returns the part of the time since the previous reading that was steps; false without such time.

@@ -41,7 +41,7 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 	renamed = k.ranks.complete(p, memoryOf(t.o.Proc), t.find.silent)
 	p.Measured = t.inspect.of(p.PID)
 	all := t.names.merged(p.Kernels)
-	p.Launches = launches(all)
+	p.Launches = launchesOf(all)
 	p.Kernels, p.KernelsFolded = k.kernels.choose(all)
 	for i := range p.Devices {
 		d := &p.Devices[i]
@@ -58,8 +58,11 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 	return renamed
 }
 
-// launches returns the launches by kernel, without those that the kernel programs have summed up.
-func launches(kernels []tracer.Kernel) map[string]uint64 {
+// launchesOf returns the launches by kernel, without those that the kernel programs have summed up.
+func launchesOf(kernels []tracer.Kernel) map[string]uint64 {
+	if len(kernels) == 0 {
+		return nil
+	}
 	m := make(map[string]uint64, min(len(kernels), tracer.MaxLaunches))
 	for i := range kernels {
 		name := kernels[i].Name

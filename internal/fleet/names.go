@@ -109,23 +109,6 @@ func HistogramSum(histogram string) string { return histogram + "_sum" }
 // HistogramCount returns the name of the series that count the values of a histogram.
 func HistogramCount(histogram string) string { return histogram + "_count" }
 
-// Series of workloads that train. What a workload reports itself is not observed as well, so all may be added.
-const (
-	SeriesTrainingSteps        = "training_steps_total"
-	SeriesTrainingTime         = "training_time_seconds_total"      // by LabelActivity
-	SeriesTrainingLost         = "training_lost_time_seconds_total" // by LabelLost
-	SeriesTrainingCheckpoints  = "training_checkpoint_count_total"
-	SeriesTrainingCheckpointIO = "training_checkpoint_io_bytes_total"
-	SeriesTrainingRestarts     = "training_restarts_total"
-	SeriesTrainingMFU          = "training_mfu_ratio"
-	SeriesTrainingTokens       = "training_tokens_total"
-	SeriesTrainingSamples      = "training_samples_total"
-	SeriesTrainingLoss         = "training_loss"
-	SeriesTrainingGradient     = "training_gradient_norm"
-
-	HistogramTrainingStep = "training_step_duration_seconds"
-)
-
 // Other series that agents export and the hub reads.
 const (
 	SeriesAgentStart  = "gpumeter_agent_start_time_seconds"
@@ -232,16 +215,6 @@ const (
 
 	PipeTensor = "tensor" // of LabelPipe
 )
-
-// Labels of series of workloads that train.
-const (
-	LabelActivity       = "training_activity"
-	LabelLost           = "training_lost_reason"
-	LabelTrainingSource = "training_source"
-)
-
-// TrainingReported is the value of LabelTrainingSource for what a workload says itself.
-const TrainingReported = "reported"
 
 // Labels of individual series.
 const (

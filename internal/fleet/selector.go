@@ -19,9 +19,6 @@ var transport = map[string]bool{
 
 var transportList = strings.Join(slices.Sorted(maps.Keys(transport)), ", ")
 
-// Transports reports whether a label says how a series came to the store, and nothing else.
-func Transports(label string) bool { return transport[label] }
-
 // Once returns an expression for selector without duplicates: a store may scrape an agent that
 // also pushes to it, and a sum must not count its series twice.
 func Once(selector string) string { return "(max without (" + transportList + ") (" + selector + "))" }

@@ -44,17 +44,17 @@ var counters = []struct {
 	series string
 	add    func(r *Row, n float64, l query.Labels, t *times)
 }{
-	{fleet.SeriesTrainingSteps, func(r *Row, n float64, _ query.Labels, _ *times) { r.Steps += n }},
-	{fleet.SeriesTrainingTokens, func(r *Row, n float64, _ query.Labels, _ *times) { r.Tokens = plus(r.Tokens, n) }},
-	{fleet.SeriesTrainingSamples, func(r *Row, n float64, _ query.Labels, _ *times) { r.Samples = plus(r.Samples, n) }},
-	{fleet.SeriesTrainingCheckpoints, func(r *Row, n float64, _ query.Labels, _ *times) { r.Checkpoints += n }},
-	{fleet.SeriesTrainingCheckpointIO, func(r *Row, n float64, _ query.Labels, _ *times) { r.CheckpointBytes += n }},
-	{fleet.SeriesTrainingRestarts, func(r *Row, n float64, _ query.Labels, _ *times) { r.Restarts += n }},
-	{fleet.HistogramSum(fleet.HistogramTrainingStep), func(_ *Row, n float64, _ query.Labels, t *times) { t.sum += n }},
-	{fleet.HistogramCount(fleet.HistogramTrainingStep), func(_ *Row, n float64, _ query.Labels, t *times) { t.count += n }},
-	{fleet.SeriesTrainingTime, func(_ *Row, n float64, l query.Labels, t *times) { t.spent[l[fleet.LabelActivity]] += seconds(n) }},
-	{fleet.SeriesTrainingLost, func(_ *Row, n float64, l query.Labels, t *times) {
-		if l[fleet.LabelLost] == redone {
+	{SeriesSteps, func(r *Row, n float64, _ query.Labels, _ *times) { r.Steps += n }},
+	{SeriesTokens, func(r *Row, n float64, _ query.Labels, _ *times) { r.Tokens = plus(r.Tokens, n) }},
+	{SeriesSamples, func(r *Row, n float64, _ query.Labels, _ *times) { r.Samples = plus(r.Samples, n) }},
+	{SeriesCheckpoints, func(r *Row, n float64, _ query.Labels, _ *times) { r.Checkpoints += n }},
+	{SeriesCheckpointIO, func(r *Row, n float64, _ query.Labels, _ *times) { r.CheckpointBytes += n }},
+	{SeriesRestarts, func(r *Row, n float64, _ query.Labels, _ *times) { r.Restarts += n }},
+	{fleet.HistogramSum(HistogramStep), func(_ *Row, n float64, _ query.Labels, t *times) { t.sum += n }},
+	{fleet.HistogramCount(HistogramStep), func(_ *Row, n float64, _ query.Labels, t *times) { t.count += n }},
+	{SeriesTime, func(_ *Row, n float64, l query.Labels, t *times) { t.spent[l[LabelActivity]] += seconds(n) }},
+	{SeriesLost, func(_ *Row, n float64, l query.Labels, t *times) {
+		if l[LabelLost] == redone {
 			t.redone += seconds(n)
 		}
 	}},
@@ -127,7 +127,7 @@ func (c *collector) row(l query.Labels) (*Row, *times) {
 		r = &Row{Owner: owner}
 		c.rows[owner.ID], c.times[owner.ID] = r, &times{spent: map[string]fleet.Seconds{}}
 	}
-	if l[fleet.LabelTrainingSource] == fleet.TrainingReported {
+	if l[LabelSource] == Reported {
 		r.Reported = true
 	} else {
 		r.Observed = true
@@ -137,12 +137,12 @@ func (c *collector) row(l query.Labels) (*Row, *times) {
 
 // gauges adds values that are not counted. A MFU that is reported is better than an estimate.
 func (c *collector) gauges(ctx context.Context, store query.Store, from, to time.Time, match []string) error {
-	by := " by (" + fleet.OwnerLabels() + ", " + fleet.LabelTrainingSource + ") "
+	by := " by (" + fleet.OwnerLabels() + ", " + LabelSource + ") "
 	window := query.Duration(to.Sub(from))
 	answers, err := query.Instants(ctx, store, to,
-		"avg"+by+fleet.Once(fleet.Over("avg_over_time", fleet.Select(fleet.SeriesTrainingMFU, nil, match...), window)),
-		"avg"+by+fleet.Once(fleet.Over("last_over_time", fleet.Select(fleet.SeriesTrainingLoss, nil, match...), window)),
-		"avg"+by+fleet.Once(fleet.Over("last_over_time", fleet.Select(fleet.SeriesTrainingGradient, nil, match...), window)))
+		"avg"+by+fleet.Once(fleet.Over("avg_over_time", fleet.Select(SeriesMFU, nil, match...), window)),
+		"avg"+by+fleet.Once(fleet.Over("last_over_time", fleet.Select(SeriesLoss, nil, match...), window)),
+		"avg"+by+fleet.Once(fleet.Over("last_over_time", fleet.Select(SeriesGradient, nil, match...), window)))
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (c *collector) gauges(ctx context.Context, store query.Store, from, to time
 			if r == nil || math.IsNaN(s.Value) {
 				continue
 			}
-			said := s.Labels[fleet.LabelTrainingSource] == fleet.TrainingReported
+			said := s.Labels[LabelSource] == Reported
 			switch {
 			case i == 1:
 				r.Loss = optional.Of(s.Value)
@@ -177,43 +177,50 @@ func grown(ctx context.Context, store query.Store, series string, from, to time.
 	if err != nil {
 		return nil, err
 	}
-	least, again := map[string]float64{}, map[string]bool{}
+	least, again := map[string]float64{}, map[string]query.Labels{}
 	for _, s := range answers[1] {
 		least[keyOf(s.Labels)] = s.Value
 	}
-	anew := false
 	for _, s := range answers[2] {
-		again[keyOf(s.Labels)] = s.Value > 0
-		anew = anew || s.Value > 0
+		if s.Value > 0 {
+			again[keyOf(s.Labels)] = s.Labels
+		}
 	}
 	var out []query.Sample
 	for _, s := range answers[0] {
 		key := keyOf(s.Labels)
 		first, ok := least[key]
-		if ok && !again[key] && s.Value > first {
+		if ok && again[key] == nil && s.Value > first {
 			out = append(out, query.Sample{Labels: s.Labels, Value: s.Value - first})
 		}
 	}
-	if !anew {
+	if len(again) == 0 {
 		return out, nil
 	}
 	raw, err := store.Raw(ctx, selector, from, to)
 	if err != nil {
 		return nil, err
 	}
-	best := map[string]query.Sample{} // by counter: the way that has most of it
-	for _, s := range raw {
-		labels := withoutTransport(s.Labels)
-		if key := keyOf(labels); again[key] {
-			if n := sumOf(s.Points); n > best[key].Value {
-				best[key] = query.Sample{Labels: labels, Value: n}
+	for _, key := range slices.Sorted(maps.Keys(again)) {
+		best := query.Sample{Labels: again[key]} // of the way to the store that has most of it
+		for _, s := range raw {
+			if within(again[key], s.Labels) {
+				best.Value = max(best.Value, sumOf(s.Points))
 			}
 		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(best)) {
-		out = append(out, best[key])
+		out = append(out, best)
 	}
 	return out, nil
+}
+
+// within reports whether a series has the labels of a counter, and others that say how it came to the store.
+func within(counter, series query.Labels) bool {
+	for k, v := range counter {
+		if k != fleet.LabelName && series[k] != v {
+			return false
+		}
+	}
+	return true
 }
 
 // sumOf adds up the growth of a counter that began anew, at zero.
@@ -237,12 +244,6 @@ func keyOf(l query.Labels) string {
 		}
 	}
 	return b.String()
-}
-
-func withoutTransport(l query.Labels) query.Labels {
-	out := maps.Clone(l)
-	maps.DeleteFunc(out, func(k, _ string) bool { return fleet.Transports(k) })
-	return out
 }
 
 // Compare orders rows by what they were allocated, most first.

@@ -68,7 +68,7 @@ var noon = time.Date(2026, 11, 19, 12, 0, 0, 0, time.UTC)
 // time before the period.
 func TestRead(t *testing.T) {
 	m := querytest.NewMemory()
-	base := query.Labels{fleet.LabelKind: "slurm_job", fleet.LabelWorkload: "train", fleet.LabelSlurmJob: "7", fleet.LabelSlurmCluster: "c", fleet.LabelTrainingSource: "observed"}
+	base := query.Labels{fleet.LabelKind: "slurm_job", fleet.LabelWorkload: "train", fleet.LabelSlurmJob: "7", fleet.LabelSlurmCluster: "c", LabelSource: "observed"}
 	put := func(name string, values []float64, more ...string) {
 		for _, way := range []string{"push", "scrape"} {
 			l := maps.Clone(base)
@@ -81,19 +81,19 @@ func TestRead(t *testing.T) {
 			}
 		}
 	}
-	put(fleet.SeriesTrainingSteps, []float64{100, 160, 220})
-	put(fleet.SeriesTrainingSteps, []float64{0, 40, 10, 50}, fleet.LabelUUID, "GPU-1") // began anew
-	put(fleet.SeriesTrainingTime, []float64{1000, 1030, 1060}, fleet.LabelActivity, "step")
-	put(fleet.SeriesTrainingTime, []float64{10, 20, 30}, fleet.LabelActivity, "data_wait")
-	put(fleet.SeriesTrainingTime, []float64{0, 20, 20}, fleet.LabelActivity, "restart")
-	put(fleet.SeriesTrainingLost, []float64{0, 6, 6}, fleet.LabelLost, "redone")
-	put(fleet.SeriesTrainingLost, []float64{0, 60, 60}, fleet.LabelLost, "restart")
-	put(fleet.SeriesTrainingRestarts, []float64{0, 1, 1})
-	put(fleet.HistogramSum(fleet.HistogramTrainingStep), []float64{50, 80, 110})
-	put(fleet.HistogramCount(fleet.HistogramTrainingStep), []float64{100, 160, 220})
-	put(fleet.SeriesTrainingMFU, []float64{0.2, 0.4, 0.6})
-	put(fleet.SeriesTrainingLoss, []float64{3, 2, 1}, fleet.LabelTrainingSource, "reported")
-	put(fleet.SeriesTrainingTokens, []float64{100, 400, 700}, fleet.LabelTrainingSource, "reported")
+	put(SeriesSteps, []float64{100, 160, 220})
+	put(SeriesSteps, []float64{0, 40, 10, 50}, fleet.LabelUUID, "GPU-1") // began anew
+	put(SeriesTime, []float64{1000, 1030, 1060}, LabelActivity, "step")
+	put(SeriesTime, []float64{10, 20, 30}, LabelActivity, "data_wait")
+	put(SeriesTime, []float64{0, 20, 20}, LabelActivity, "restart")
+	put(SeriesLost, []float64{0, 6, 6}, LabelLost, "redone")
+	put(SeriesLost, []float64{0, 60, 60}, LabelLost, "restart")
+	put(SeriesRestarts, []float64{0, 1, 1})
+	put(fleet.HistogramSum(HistogramStep), []float64{50, 80, 110})
+	put(fleet.HistogramCount(HistogramStep), []float64{100, 160, 220})
+	put(SeriesMFU, []float64{0.2, 0.4, 0.6})
+	put(SeriesLoss, []float64{3, 2, 1}, LabelSource, "reported")
+	put(SeriesTokens, []float64{100, 400, 700}, LabelSource, "reported")
 	owner, _ := fleet.OwnerOf(base)
 	got, err := Read(context.Background(), m, noon.Add(-10*time.Minute), noon, map[string]fleet.Seconds{owner.ID: 200e6})
 	if err != nil {

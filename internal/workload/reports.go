@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -17,6 +18,17 @@ type Reports struct {
 	mu      sync.Mutex
 	last    map[report]time.Time
 	watched map[string]time.Time
+	swept   time.Time
+}
+
+// sweep forgets what is over, at most once a minute.
+func (r *Reports) sweep(now time.Time) {
+	if now.Sub(r.swept) < time.Minute {
+		return
+	}
+	r.swept = now
+	maps.DeleteFunc(r.last, func(_ report, t time.Time) bool { return now.Sub(t) > ReportedFor })
+	maps.DeleteFunc(r.watched, func(_ string, t time.Time) bool { return now.Sub(t) > ReportedFor })
 }
 
 type report struct{ job, metric string }
@@ -29,15 +41,10 @@ func (r *Reports) Report(job, metric string, at time.Time) (watched bool) {
 	if r.last == nil {
 		r.last = map[report]time.Time{}
 	}
-	if len(r.last) >= maxReports {
-		for k, t := range r.last {
-			if at.Sub(t) > ReportedFor {
-				delete(r.last, k)
-			}
-		}
-	}
-	if len(r.last) < maxReports {
-		r.last[report{job, metric}] = at
+	r.sweep(at)
+	key := report{job, metric}
+	if _, there := r.last[key]; there || len(r.last) < maxReports {
+		r.last[key] = at
 	}
 	_, watched = r.watched[job]
 	return watched
@@ -58,14 +65,8 @@ func (r *Reports) Watch(job string, now time.Time) {
 	if r.watched == nil {
 		r.watched = map[string]time.Time{}
 	}
-	if len(r.watched) >= maxReports {
-		for k, t := range r.watched {
-			if now.Sub(t) > ReportedFor {
-				delete(r.watched, k)
-			}
-		}
-	}
-	if len(r.watched) < maxReports {
+	r.sweep(now)
+	if _, there := r.watched[job]; there || len(r.watched) < maxReports {
 		r.watched[job] = now
 	}
 }

@@ -48,7 +48,7 @@ while time.monotonic() < end:
     spent["step"] += c - b
     if steps % 150 == 0:
         with torch.no_grad():
-            for _ in range(60):
+            for _ in range(160):
                 (net(x) - x).float().square().mean().item()
         spent["evaluation"] += time.monotonic() - c
     if steps % 200 == 0:

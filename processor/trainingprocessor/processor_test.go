@@ -148,6 +148,8 @@ func TestTranslate(t *testing.T) {
 	f("each rank", gauge("mfu", "", `"asDouble":0.5`, attr("rank", "3")), "training.mfu [1] Gauge{"+strings.Replace(owned, "rank=0", "rank=3", 1)+"} 0.5 start=1")
 	f("unknown", gauge("training.happiness", "", `"asDouble":1`, ""))
 	f("unknown in Prometheus", gauge("training_steps_total", "", `"asDouble":1`, ""))
+	f("in disguise", gauge("_training::steps/total", "", `"asDouble":1`, ""))
+	f("another word", gauge("trainings", "", `"asDouble":1`, ""), "trainings [] Gauge{} 1 start=1")
 	f("another unit", gauge("training.mfu", "W", `"asDouble":0.5`, ""))
 	f("deltas", `{"name":"steps","sum":{"isMonotonic":true,"aggregationTemporality":1,"dataPoints":[{"timeUnixNano":"1","asInt":"5"}]}}`)
 	f("not a counter", `{"name":"tokens","sum":{"aggregationTemporality":2,"dataPoints":[{"timeUnixNano":"1","asInt":"5"}]}}`)

@@ -18,7 +18,7 @@ import (
 const looseScope = "training"
 
 const (
-	prefix     = "training."
+	prefix     = "training_"
 	keySource  = "training.source"
 	keyRank    = "training.rank"
 	keyRun     = "training.run"
@@ -28,9 +28,16 @@ const (
 
 func wordOf(name string, loose bool) (training.Word, bool) { return training.Named(name, loose) }
 
-// ours reports whether a name would be stored below training, also as Prometheus writes it.
+// ours reports whether a name would be stored below training. Stores with Prometheus names turn all that is neither
+// a letter nor a digit into underscores, and drop those in front.
 func ours(name string) bool {
-	return strings.HasPrefix(name, prefix) || strings.HasPrefix(name, "training_") || name == "training"
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, name)
+	return strings.HasPrefix(strings.TrimLeft(name, "_")+"_", prefix)
 }
 
 func quote(name string) string { return strconv.QuoteToASCII(name[:min(len(name), 200)]) }

@@ -12,7 +12,7 @@ const ReportedFor = 5 * time.Minute
 // maxReports bounds what is remembered.
 const maxReports = 4096
 
-// Reports says which jobs report a metric by themselves, see Workload.Job, so that nobody else counts it as well. The zero
+// Reports says which jobs report a metric by themselves, see Workload.JobKey, so that nobody else counts it as well. The zero
 // value is ready. It is safe for concurrent use.
 type Reports struct {
 	mu      sync.Mutex

@@ -39,7 +39,7 @@ func TestJob(t *testing.T) {
 	b := Workload{ID: "pod/2/c", Kind: "job", Name: "llm", Attributes: map[string]string{"k8s.namespace.name": "ml", "k8s.pod.name": "llm-1"}}
 	c := Workload{ID: "pod/3/c", Kind: "job", Name: "llm", Attributes: map[string]string{"k8s.namespace.name": "other", "k8s.pod.name": "llm-0"}}
 	d := Workload{ID: "process/root/python3", Kind: "process", Name: "python3"}
-	if a.Job() == "" || a.Job() != b.Job() || a.Job() == c.Job() || d.Job() != "" {
-		t.Errorf("%q %q %q %q", a.Job(), b.Job(), c.Job(), d.Job())
+	if a.JobKey() == "" || a.JobKey() != b.JobKey() || a.JobKey() == c.JobKey() || d.JobKey() != "" {
+		t.Errorf("%q %q %q %q", a.JobKey(), b.JobKey(), c.JobKey(), d.JobKey())
 	}
 }

@@ -141,9 +141,9 @@ func sortStatuses(list []Status) []Status {
 	return list
 }
 
-// Job identifies what all instances of a workload work for, also after it was requeued or its pod was replaced.
+// JobKey identifies what all instances of a workload work for, also after it was requeued or its pod was replaced.
 // It is empty for what has no owner, and for processes that are known by their program only.
-func (w *Workload) Job() string {
+func (w *Workload) JobKey() string {
 	switch w.Kind {
 	case "", "process", Unattributed, Unallocated, Other:
 		return ""

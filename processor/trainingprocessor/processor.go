@@ -123,7 +123,7 @@ func (t *translator) learn(tick *node.Tick) {
 		for j := range tick.Readings[i].Holders {
 			w := &tick.Readings[i].Holders[j].Workload
 			for _, key := range nameOf(func(k string) string { return w.Attributes[k] }) {
-				if was, ok := h.byName[key]; ok && (was == nil || was.Job() != w.Job()) {
+				if was, ok := h.byName[key]; ok && (was == nil || was.JobKey() != w.JobKey()) {
 					w = nil // one name, two workloads: it is neither's
 				}
 				h.byName[key] = w
@@ -225,7 +225,7 @@ func (t *translator) sender(resource pcommon.Map) *sender {
 	}
 	s := &sender{rank: rankOf(resource, 0), run: cmp.Or(text("service.instance.id"), text("process.pid"))}
 	if w, ok := t.owner(resource, text); ok {
-		s.job, s.pairs = w.Job(), w.Identity()
+		s.job, s.pairs = w.JobKey(), w.Identity()
 	}
 	return s
 }

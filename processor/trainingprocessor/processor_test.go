@@ -168,19 +168,19 @@ func TestOtherScopes(t *testing.T) {
 func TestReports(t *testing.T) {
 	x, v := started(t)
 	steps := fmt.Sprintf(resource, `{"name":"steps","sum":{"isMonotonic":true,"aggregationTemporality":2,"dataPoints":[{"timeUnixNano":"9000000000","startTimeUnixNano":"1000000000","asInt":"5"}]}}`)
-	if v.Reported(job.Job(), "training.steps", time.Now()) {
+	if v.Reported(job.JobKey(), "training.steps", time.Now()) {
 		t.Error("reported before")
 	}
 	if diff := cmp.Diff([]string{"training.steps [{step}] Sum{" + owned + "} 5 start=1"}, pass(t, x, steps)); diff != "" {
 		t.Error(diff)
 	}
-	if !v.Reported(job.Job(), "training.steps", time.Now()) || v.Reported(job.Job(), "training.time", time.Now()) || v.Reported("slurm_job\x00other", "training.steps", time.Now()) {
+	if !v.Reported(job.JobKey(), "training.steps", time.Now()) || v.Reported(job.JobKey(), "training.time", time.Now()) || v.Reported("slurm_job\x00other", "training.steps", time.Now()) {
 		t.Error("the steps of this job, and nothing else, are reported")
 	}
-	if v.Reported(job.Job(), "training.steps", time.Now().Add(workload.ReportedFor+time.Second)) {
+	if v.Reported(job.JobKey(), "training.steps", time.Now().Add(workload.ReportedFor+time.Second)) {
 		t.Error("it has stopped to report, and still does")
 	}
-	v.Watch(job.Job(), time.Now())
+	v.Watch(job.JobKey(), time.Now())
 	if diff := cmp.Diff([]string{"training.steps [{step}] Sum{" + owned + "} 5 start=0"}, pass(t, x, steps)); diff != "" {
 		t.Error(diff)
 	}

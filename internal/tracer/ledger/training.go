@@ -138,7 +138,7 @@ func (p *Presence) places() []*Subject {
 // Job identifies what a process trains for; see workload.Workload.
 func (l *Ledger) Job(pid uint32) string {
 	if p := l.Seen[pid]; p != nil && p.known {
-		return p.owner.Job()
+		return p.owner.JobKey()
 	}
 	return ""
 }

@@ -155,6 +155,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 			b.process("gpuspan", map[string]any{"names": a.Spans, "root": c.Root}, logs+applications, traces)
 		}
 		b.process("reserved", nil, metrics+applications, logs+applications)
+		b.process("training", nil, metrics+applications)
 		b.extensions["local_only"] = nil
 	}
 	return b.config(), nil

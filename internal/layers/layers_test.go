@@ -64,6 +64,7 @@ var layers = []struct {
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/queue", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/serving", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
+	{"internal/fleet/training", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/sizing", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
@@ -149,10 +150,11 @@ var layers = []struct {
 		"github.com/cilium/ebpf/...", "github.com/ianlancetaylor/demangle", xsys,
 	}},
 	{"internal/tracer/ncclinfo", nil},
-	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
-	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer", "internal/tracer/training"}},
+	{"internal/tracer/training", []string{"internal/tracer"}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/training", "internal/workload"}},
 	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
-	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/workload"}},
+	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/training", "internal/workload"}},
 	{"internal/tracer/inspect", []string{
 		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/profile", "internal/tracer/profile/sampler",
 		"internal/tracer/watch", "internal/workload",
@@ -175,6 +177,7 @@ var layers = []struct {
 	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"processor/gpuspanprocessor/...", []string{"internal/device", "internal/node", "internal/sender", "internal/spans", "internal/ticks", "internal/timeline", "internal/workload", collector, zap}},
+	{"processor/trainingprocessor", []string{"internal/node", "internal/ticks", "internal/tracer/training", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
@@ -199,7 +202,7 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/optional", "internal/query", "internal/rebind", "internal/slo", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/fleet/training", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd", "golang.org/x/sync/errgroup"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/fleet/queue", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
@@ -223,7 +226,7 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/query", "internal/scheduler"}},
+	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/fleet/training", "internal/optional", "internal/query", "internal/scheduler"}},
 	{"internal/cli/profiling", []string{"internal/agent", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/tracer/profile/sampler", "github.com/spf13/cobra"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{

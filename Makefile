@@ -67,7 +67,7 @@ demo: build ## build, then show it work with this machine's GPUs or simulated on
 .PHONY: test
 test: bin/testsum ## the shipped code path: no cgo, no root
 	@tools/deps.sh --try gcc promtool
-	GOGC=400 CGO_ENABLED=0 bin/testsum -memory -short -parallel 16 -ldflags=-w $(TESTFLAGS) $$(go list ./... | grep -v /internal/metadata$$)
+	GOGC=400 CGO_ENABLED=0 bin/testsum -memory -short -p 8 -parallel 16 -ldflags=-w $(TESTFLAGS) $$(go list ./... | grep -v /internal/metadata$$)
 
 .PHONY: race
 race: bin/testsum ## the same tests with cgo and the race detector

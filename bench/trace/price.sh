@@ -23,6 +23,8 @@ taskset -c 2,3 python3 "$here/train.py" $((70 + 14 * turns)) 16 >"$out/train" & 
 wait $sampler
 awk '{ if ($2 > max) { max = $2; at = $1 } anon = $3; file = $4; rss = $2; high = $5 } END {
 	printf "== the agent in its first minute: RSS at most %.1f MB at %d s (VmHWM %.1f), at the end %.1f MB: %.1f anonymous, %.1f of files\n", max, at, high, rss, anon, file }' "$out/memory"
+awk '/^[0-9a-f]+-[0-9a-f]+ / { name = NF > 5 ? $6 : "anonymous"; n = split(name, p, "/"); name = p[n] } /^Rss:/ { rss[name] += $2 } /^Anonymous:/ { anon[name] += $2 }
+	END { for (name in rss) if (rss[name] > 512) printf "%.1f MB (%.1f anonymous) %s; ", rss[name] / 1024, anon[name] / 1024, name; print "" }' "/proc/$agent/smaps"
 awk '$1 % 5 == 1 { printf "%d s %.1f MB; ", $1, $2 } END { print "" }' "$out/memory"
 
 echo "== the training, batch 16: steps/s without and with tracing, in turns"

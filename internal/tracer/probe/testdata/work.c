@@ -912,7 +912,7 @@ int main(int argc, char **argv)
 	CASE("reset", reset())
 	CASE("prices", prices(n))
 	CASE("loop", { use(0); each = n; loop(P(0x10)); })
-	CASE("paced", { use(0); for (long i = 0; i < n; i++) { launch(P(0x10), NULL); usleep(100); } })
+	CASE("paced", { use(0); for (long i = 0; i < n; i++) { launch(P(0x10), NULL); usleep(300); } })
 	CASE("gated", { step("ready"); use(0); each = n; loop(P(0x10)); })
 	return 1;
 }

@@ -133,6 +133,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
 	}
+	b.receive("scheduler/node", a.firstWork(resource["k8s.cluster.name"]), metrics)
 	if a.Scheduler.Kind != "" {
 		b.receive("scheduler", a.Scheduler.settings(c.Workloads, resource["k8s.cluster.name"], a.StateDir), metrics, logs)
 	}

@@ -155,6 +155,7 @@ extensions:
     workloads: {kubelet_socket: %q, kubeconfig: %q, node: n1}
 receivers:
   gpu: {%s}
+  scheduler/node: {scheduler: node, node: {cluster: lab, state_dir: %q}}
 exporters:
   page: {endpoint: "localhost:0"}
   otlp_http/lab: {endpoint: %q, compression: none}
@@ -163,8 +164,9 @@ service:
   extensions: [gpu]
   pipelines:
     metrics: {receivers: [gpu], exporters: [page, otlp_http/lab, otlp_http/hub]}
+    metrics/work: {receivers: [scheduler/node], exporters: [page, otlp_http/hub]}
     logs: {receivers: [gpu], exporters: [otlp_http/lab, otlp_http/hub]}
-`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, l.took.URL, l.hub.url)
+`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, filepath.Join(l.state, "work"), l.took.URL, l.hub.url)
 }
 
 // ready waits until an agent charges every pod.

@@ -389,6 +389,7 @@ export interface QueueWait {
   mean: Num;
   p50: Num;
   p95: Num;
+  firstWork: Num;
 }
 
 export interface QueueAnswer {

@@ -93,6 +93,8 @@ func TestKueue(t *testing.T) {
 		`scheduler_group_count{queue="team-red",state="placed",system="kueue"}`:                           2,
 		`scheduler_group_count{queue="team-blue",state="waiting",system="kueue"}`:                         1,
 		`scheduler_group_member_count{member="waiting",queue="team-blue",state="waiting",system="kueue"}`: 4,
+		`scheduler_workload_admission_duration_seconds_count{queue="team-red"}`:                           2,
+		`scheduler_workload_admission_duration_seconds_count{queue="team-blue"}`:                          absent,
 	})
 	q.compare(a)
 	q.repeats(a, "kueue", map[string]float64{
@@ -139,6 +141,50 @@ func TestKueue(t *testing.T) {
 		`scheduler_job_count{queue="team-blue",state="starting"}`: 4,
 	})
 	q.compare(a)
+
+	// Each Workload was admitted once, and each pod evicted once, for whoever is elected.
+	once := q.admissions()
+	once[`scheduler_job_evicted_total{queue="team-red",reason="preempted"}`] = 4
+	q.shows(a, once)
+	if code := a.stop(t); code != 0 {
+		t.Errorf("the elected agent ended with %d", code)
+	}
+	q.shows(q.agent("next"), once)
+}
+
+// admissions returns the histograms of the waits of the Workloads, by their own times: of those that were never evicted, and of the
+// one that was, which had been admitted as soon as it was created.
+func (q *queueTest) admissions() map[string]float64 {
+	q.t.Helper()
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				Namespace         string
+				CreationTimestamp time.Time
+			}
+			Status struct {
+				Conditions []struct {
+					Type, Status       string
+					LastTransitionTime time.Time
+				}
+			}
+		}
+	}
+	if err := q.api.get(kueueAPI+"/workloads", &list); err != nil {
+		q.t.Fatal(err)
+	}
+	const name = "scheduler_workload_admission_duration_seconds_"
+	want := map[string]float64{}
+	for _, w := range list.Items {
+		queue := fmt.Sprintf("{queue=%q}", w.Metadata.Namespace)
+		want[name+"count"+queue]++
+		for _, c := range w.Status.Conditions {
+			if c.Type == "Admitted" && c.Status == "True" && w.Metadata.Namespace == blue {
+				want[name+"sum"+queue] += c.LastTransitionTime.Sub(w.Metadata.CreationTimestamp).Seconds()
+			}
+		}
+	}
+	return want
 }
 
 // kueue starts two Kueues, as its manifests say but for addresses, and returns the elected one first.

@@ -25,6 +25,9 @@ var (
 
 const prices = "currency: EUR\nprices: [{match: {model: H100}, rates: [{from: 2026-01-01, kind: on_demand, per_hour: 2}]}]\n"
 
+// retention is how long samples are kept: a month and the current day.
+const retention = 32 * day
+
 // plain hides that a store keeps days.
 type plain struct{ query.Store }
 
@@ -46,7 +49,7 @@ func TestBill(t *testing.T) {
 	for text := range strings.SplitSeq(*fleets, ",") {
 		s := parse(t, text)
 		dir, end, n := s.history(t, text)
-		from := end.Truncate(24 * time.Hour).Add(-time.Duration(s.days) * 24 * time.Hour)
+		from := s.begin(end)
 		store := open(t, dir)
 		took := func(f func() error) time.Duration {
 			t.Helper()
@@ -56,16 +59,15 @@ func TestBill(t *testing.T) {
 			}
 			return time.Since(begin).Round(time.Millisecond)
 		}
-		rows := 0
+		var last cost.Statement
 		bill := func(of query.Store) func() error {
-			return func() error {
-				s, err := cost.Bill(t.Context(), of, p, from, end, cost.Options{})
-				rows = len(s.Rows)
+			return func() (err error) {
+				last, err = cost.Bill(t.Context(), of, p, from, end, cost.Options{})
 				return err
 			}
 		}
-		slow := "-"
-		if *samples {
+		slow, long := "-", end.Sub(from) > retention
+		if *samples && !long {
 			slow = took(bill(plain{store})).String()
 		}
 		first := took(bill(store))
@@ -76,8 +78,11 @@ func TestBill(t *testing.T) {
 		cold, warm := took(bill(store)), took(bill(store))
 		accounts := view.Cost(store, p, limits)
 		checked := took(func() error { _, err := accounts.Quotas(t.Context(), end); return err })
-		fmt.Fprintf(&b, "%-16s %10d %12s %12s %12s %12s %12s %12d\n", fmt.Sprintf("%d x %d", s.gpus, s.days), n, slow, first, cold, warm, checked, rows)
+		fmt.Fprintf(&b, "%-16s %10d %12s %12s %12s %12s %12s %12d\n", fmt.Sprintf("%d x %d", s.gpus, s.days), n, slow, first, cold, warm, checked, len(last.Rows))
 		t.Log("\n" + b.String())
+		if long {
+			s.lived(t, dir, store, p, &last)
+		}
 		if err := store.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +94,7 @@ func TestBill(t *testing.T) {
 
 func open(t *testing.T, dir string) *hub.Store {
 	t.Helper()
-	s, err := hub.Open(dir, hub.Options{Retention: 400 * 24 * time.Hour})
+	s, err := hub.Open(dir, hub.Options{Retention: retention})
 	if err != nil {
 		t.Fatal(err)
 	}

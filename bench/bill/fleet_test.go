@@ -3,10 +3,14 @@
 package bill
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gpumeter/gpumeter/internal/fleet"
 )
@@ -63,8 +68,11 @@ var gauges = []series{
 	{fleet.SeriesPower, false, func(d time.Duration, n int) float64 { return float64(300 + n) }},
 }
 
-// lifetime is how long a GPU has the same workload.
-const lifetime = 36 * time.Hour
+const (
+	day = 24 * time.Hour
+	// lifetime is how long a GPU has the same workload.
+	lifetime = 36 * time.Hour
+)
 
 // history returns a data directory with the history of the fleet, its end and how many samples were written.
 func (s shape) history(t *testing.T, name string) (dir string, end time.Time, samples int) {
@@ -75,65 +83,106 @@ func (s shape) history(t *testing.T, name string) (dir string, end time.Time, sa
 		return dir, end, s.write(t, dir, end)
 	}
 	if list, _ := filepath.Glob(filepath.Join(*data, name+"-*")); len(list) > 0 {
-		unix, err := strconv.ParseInt(list[0][strings.LastIndex(list[0], "-")+1:], 10, 64)
+		dir = list[0]
+		unix, err := strconv.ParseInt(dir[strings.LastIndex(dir, "-")+1:], 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return list[0], time.Unix(unix, 0).UTC(), 0
+		end = time.Unix(unix, 0).UTC()
+		if end.Sub(s.begin(end)) <= retention {
+			return dir, end, 0
+		}
+	} else {
+		dir = filepath.Join(*data, fmt.Sprintf("%s-%d", name, end.Unix()))
 	}
-	dir = filepath.Join(*data, fmt.Sprintf("%s-%d", name, end.Unix()))
 	return dir, end, s.write(t, dir, end)
 }
 
 // write fills a data directory with blocks of a day. The history ends at end, which is in the current day.
 func (s shape) write(t *testing.T, dir string, end time.Time) (samples int) {
 	t.Helper()
-	today := end.UTC().Truncate(24 * time.Hour)
-	begin := today.Add(-time.Duration(s.days) * 24 * time.Hour)
-	for day := begin; day.Before(end); day = day.Add(24 * time.Hour) {
-		to := day.Add(24 * time.Hour)
-		if to.After(end) {
-			to = end
-		}
-		samples += s.block(t, dir, perGPU, begin, day, to, s.step)
+	begin := s.begin(end)
+	if end.Sub(begin) <= retention {
+		samples = s.arrive(t, dir, begin, begin, end)
+	} else if samples = s.live(t, dir, begin, end); samples == 0 {
+		return 0 // by an earlier run
 	}
-	return samples + s.block(t, dir, gauges, begin, end.Add(-2*time.Hour), end, 15*time.Second)
-}
-
-func (s shape) block(t *testing.T, dir string, list []series, begin, from, to time.Time, step time.Duration) (samples int) {
-	t.Helper()
-	w, err := tsdb.NewBlockWriter(promslog.NewNopLogger(), filepath.Join(dir, "tsdb"), (72 * time.Hour).Milliseconds()) // it takes samples of half of that in any order
+	n, err := s.block(t.Context(), dir, gauges, begin, end.Add(-2*time.Hour), end, 15*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
-	for gpu := range s.gpus {
-		a := w.Appender(t.Context())
-		for _, x := range list {
-			var ref storage.SeriesRef
-			last := -1
-			for at := from; at.Before(to); at = at.Add(step) {
-				at := at.Add(time.Duration(gpu%1000) * time.Millisecond)
-				// Workloads of different GPUs change at different times.
-				since := at.Sub(begin) + time.Duration(gpu)*17*time.Minute
-				n := int(since / lifetime)
-				if since -= time.Duration(n) * lifetime; n != last {
-					ref, last = 0, n
-				}
-				if ref, err = a.Append(ref, s.labels(gpu, n, x), at.UnixMilli(), x.value(since, n)); err != nil {
-					t.Fatal(err)
-				}
-				samples++
-			}
+	return samples + n
+}
+
+// begin returns when a history that ends at end begins.
+func (s shape) begin(end time.Time) time.Time {
+	return end.UTC().Truncate(day).Add(-time.Duration(s.days) * day)
+}
+
+// arrive writes the samples of a part of a history that began at begin, one block for each day.
+func (s shape) arrive(t *testing.T, dir string, begin, from, to time.Time) int {
+	t.Helper()
+	var samples atomic.Int64
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for at := from; at.Before(to); at = at.Add(day) {
+		end := at.Add(day)
+		if end.After(to) {
+			end = to
 		}
-		if err := a.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		group.Go(func() error {
+			n, err := s.block(ctx, dir, perGPU, begin, at, end, s.step)
+			samples.Add(int64(n))
+			return err
+		})
 	}
-	if _, err := w.Flush(t.Context()); err != nil {
+	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	return samples
+	return int(samples.Load())
+}
+
+func (s shape) block(ctx context.Context, dir string, list []series, begin, from, to time.Time, step time.Duration) (samples int, err error) {
+	w, err := tsdb.NewBlockWriter(promslog.NewNopLogger(), filepath.Join(dir, "tsdb"), (72 * time.Hour).Milliseconds()) // it takes samples of half of that in any order
+	if err != nil {
+		return 0, err
+	}
+	defer w.Close()
+	for gpu := range s.gpus {
+		first := begin.Add(-time.Duration(gpu) * 17 * time.Minute) // workloads of different GPUs change at different times
+		a := w.Appender(ctx)
+		for _, x := range list {
+			n := int(from.Add(-1).Sub(first) / lifetime)
+			of, ref := s.labels(gpu, n, x), storage.SeriesRef(0)
+			add := func(at time.Time) {
+				if err != nil {
+					return
+				}
+				samples++
+				ref, err = a.Append(ref, of, at.UnixMilli(), x.value(at.Sub(first)-time.Duration(n)*lifetime, n))
+			}
+			until := func(at time.Time) {
+				for end := first.Add(time.Duration(n+1) * lifetime); !end.After(at); end = end.Add(lifetime) {
+					if x.who { // an agent sends what a workload had at its end
+						add(end)
+					}
+					n++
+					of, ref = s.labels(gpu, n, x), 0
+				}
+			}
+			for at := from; at.Before(to); at = at.Add(step) {
+				at := at.Add(time.Duration(gpu%1000) * time.Millisecond)
+				until(at)
+				add(at)
+			}
+			until(to.Add(-1))
+		}
+		if err = errors.Join(err, a.Commit()); err != nil {
+			return 0, err
+		}
+	}
+	_, err = w.Flush(ctx)
+	return samples, err
 }
 
 var teams = []string{"red", "blue", "green", "vision", "speech", "search", "ads", "research"}

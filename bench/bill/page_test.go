@@ -28,7 +28,7 @@ func page(t *testing.T, dir string, from, to time.Time) string {
 	if err := os.WriteFile(file, []byte(prices), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "../../bin/gpumeter", "hub", "--listen", "localhost:0", "--data-dir", dir, "--prices", file, "--retention", "400d")
+	cmd := exec.CommandContext(t.Context(), "../../bin/gpumeter", "hub", "--listen", "localhost:0", "--data-dir", dir, "--prices", file, "--retention", fmt.Sprint(retention))
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -44,6 +44,7 @@ var _ extensioncapabilities.PipelineWatcher = (*gpuExtension)(nil)
 
 type gpuExtension struct {
 	statuses
+	workload.Reports
 
 	cfg  local.Config
 	set  component.TelemetrySettings

@@ -133,6 +133,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 	if gpureceiver.NewFactory().LogsStability() != component.StabilityLevelUndefined {
 		b.receive("gpu", nil, logs)
 	}
+	b.receive("scheduler/node", a.firstWork(resource["k8s.cluster.name"]), metrics)
 	if a.Scheduler.Kind != "" {
 		b.receive("scheduler", a.Scheduler.settings(c.Workloads, resource["k8s.cluster.name"], a.StateDir), metrics, logs)
 	}
@@ -154,6 +155,7 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 			b.process("gpuspan", map[string]any{"names": a.Spans, "root": c.Root}, logs+applications, traces)
 		}
 		b.process("reserved", nil, metrics+applications, logs+applications)
+		b.process("training", nil, metrics+applications)
 		b.extensions["local_only"] = nil
 	}
 	return b.config(), nil

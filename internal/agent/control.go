@@ -87,6 +87,7 @@ func serveControl(ctx context.Context, done *sync.WaitGroup, socket string, live
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /pause", func(w http.ResponseWriter, r *http.Request) { answerPause(w, r, live) })
 	mux.HandleFunc("POST /trace", func(w http.ResponseWriter, r *http.Request) { answerTrace(w, r, trace) })
+	mux.HandleFunc("GET "+profilePath, func(w http.ResponseWriter, r *http.Request) { answerProfile(w, r, trace) })
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	done.Go(func() { _ = srv.Serve(l) }) // ends with ErrServerClosed
 	done.Go(func() {

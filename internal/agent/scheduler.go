@@ -53,3 +53,12 @@ func (s *Scheduler) settings(w local.Workloads, cluster, state string) map[strin
 		"accounting": map[string]any{"enabled": s.Accounting, "state_dir": state, "prometheus": s.Prometheus},
 	}}
 }
+
+// firstWork returns the configuration of the receiver of what this machine sees of the jobs on it.
+func (a *Agent) firstWork(cluster string) map[string]any {
+	state := ""
+	if c := a.DeviceConfig(); a.StateDir != "" && c.Simulate == "" && c.Sim == nil { // a simulated node keeps no state
+		state = filepath.Join(a.StateDir, "work")
+	}
+	return map[string]any{"scheduler": "node", "node": map[string]any{"cluster": cluster, "state_dir": state}}
+}

@@ -102,7 +102,7 @@ func TestFlagsDocument(t *testing.T) {
 
 // foreign are flags of other programs in our documentation, by program.
 var foreign = map[string]string{
-	"all": "sinfo", "config-file": "epp", "config.file": "prometheus", "details": "scontrol", "duplicates": "sacct", "gpus-per-task": "sbatch", "local": "scontrol",
+	"all": "sinfo", "config-file": "epp", "config.file": "prometheus", "details": "scontrol", "duplicates": "sacct", "gpus-per-task": "sbatch", "local": "scontrol", "unix-socket": "curl",
 	"model-server-metrics-port": "epp", "pool-name": "epp", "pool-namespace": "epp", "reset": "sdiag", "states": "sinfo", "tokenizer-metrics-allowed-custom-labels": "sglang",
 	"verbose": "scontrol", "web.enable-otlp-receiver": "prometheus",
 }

@@ -163,6 +163,7 @@ extensions:
     workloads: {kubelet_socket: %q, kubeconfig: %q, node: n1}
 receivers:
   gpu: {%s}
+  scheduler/node: {scheduler: node, node: {cluster: lab, state_dir: %q}}
 %sexporters:
   page: {endpoint: "localhost:0"}
   otlp_http/lab: {endpoint: %q, compression: none}
@@ -171,8 +172,9 @@ service:
   extensions: [gpu, local_only]
   pipelines:
     metrics: {receivers: [gpu], exporters: [page, otlp_http/lab, otlp_http/hub]}
+    metrics/work: {receivers: [scheduler/node], exporters: [page, otlp_http/hub]}
     logs: {receivers: [gpu], exporters: [otlp_http/lab, otlp_http/hub]}
-%s`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, otlp, l.took.URL, l.hub.url, traces)
+%s`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, filepath.Join(l.state, "work"), otlp, l.took.URL, l.hub.url, traces)
 }
 
 // ready waits until an agent charges every pod.

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumeter/gpumeter/internal/agent"
+	"github.com/gpumeter/gpumeter/internal/cli/profiling"
 	"github.com/gpumeter/gpumeter/internal/cli/render"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/tracer/inspect"
@@ -83,15 +84,16 @@ const (
 type traceCommand struct {
 	traceEnv
 	choice
-	duration time.Duration
-	interval time.Duration
-	asJSON   bool
-	perfetto string
-	socket   string // of the agent
-	keep     string // where an agent keeps its probes
-	start    bool   // make the agent trace
-	stop     bool   // make the agent end tracing
-	terminal bool   // redraw the report in place
+	duration  time.Duration
+	interval  time.Duration
+	asJSON    bool
+	perfetto  string
+	profiling profiling.Flags
+	socket    string // of the agent
+	keep      string // where an agent keeps its probes
+	start     bool   // make the agent trace
+	stop      bool   // make the agent end tracing
+	terminal  bool   // redraw the report in place
 }
 
 func newTrace() *cobra.Command {
@@ -109,6 +111,10 @@ not modified; each traced call costs about a microsecond.
 Tracing needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and
 CAP_CHECKPOINT_RESTORE for processes of other users.
 
+--profile samples the stacks of the threads that launch, from the line of Python to the kernel,
+and writes a profile with the launches of each, the time that was waited, and an estimate of the
+time on the device. The agent of this machine takes it if it traces; otherwise this command does.
+
 --stop ends the tracing of the agent on this machine (gpumeter agent --trace) without a
 restart: when it returns, no probe is left. --start starts it again. Probes survive a restart
 of the agent; if it was uninstalled instead, --stop removes them.`,
@@ -116,6 +122,7 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
   gpumeter trace --pod ml/llm-0 --duration 30s
   gpumeter trace --job 4711 --json
   gpumeter trace --pid 4242 --perfetto calls.json
+  gpumeter trace --profile 30s -o train.pb.gz && go tool pprof -http : train.pb.gz
   gpumeter trace --stop`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -123,9 +130,17 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 				return c.tell(cmd)
 			}
 			for _, name := range []string{"socket", "trace-keep"} {
-				if cmd.Flags().Changed(name) {
+				if cmd.Flags().Changed(name) && (name != "socket" || !cmd.Flags().Changed("profile")) {
 					return fmt.Errorf("--%s has no effect without --stop or --start", name)
 				}
+			}
+			if asked, err := c.profiling.Asked(cmd); err != nil {
+				return err
+			} else if asked {
+				if err := errors.Join(c.choice.check(), c.config().Validate()); err != nil {
+					return err
+				}
+				return c.profiling.Run(cmd, &c.Choice, c.socket, c.proc(), c.open)
 			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
 				return err
@@ -140,9 +155,10 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 	f.DurationVar(&c.interval, "interval", 2*time.Second, "time between reports, 200ms to 5m")
 	f.BoolVar(&c.asJSON, "json", false, "print a JSON object per interval; its counters start when the process was first seen")
 	f.StringVar(&c.perfetto, "perfetto", "", "record every call to `FILE` for ui.perfetto.dev, for at most a minute")
+	c.profiling.Register(cmd)
 	f.BoolVar(&c.stop, "stop", false, "end the tracing of the running agent: all its probes are removed")
 	f.BoolVar(&c.start, "start", false, "start the tracing of the running agent again after --stop")
-	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop and --start")
+	f.StringVar(&c.socket, "socket", defaultSocket(), "control socket of the agent, for --stop, --start and --profile")
 	f.StringVar(&c.keep, "trace-keep", agent.DefaultTraceKeep, "`FOLDER` in which the agent keeps its probes, for --stop after the agent is gone")
 	cmd.MarkFlagsMutuallyExclusive("stop", "start")
 	return cmd
@@ -150,7 +166,7 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 
 // tell makes the agent start or end tracing.
 func (c *traceCommand) tell(cmd *cobra.Command) error {
-	for _, name := range []string{"duration", "interval", "job", "json", "mode", "perfetto", "pid", "pod"} {
+	for _, name := range append([]string{"duration", "interval", "job", "json", "mode", "perfetto", "pid", "pod"}, profiling.Names...) {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s has no effect with --stop and --start", name)
 		}

@@ -239,31 +239,37 @@ power:
 }
 
 // Catches a device with two senders whose time that counted once is not said, and time of another
-// period that is.
+// period that is: two machines that claim one device, or two agents on one machine that count for the
+// same workload.
 func TestExplainTwice(t *testing.T) {
 	t.Parallel()
-	m := querytest.NewMemory()
-	for i := range 181 {
-		for host, begin := range map[string]int{"a": 0, "b": 120} { // the second agent comes in the third hour
-			if i >= begin {
-				one(m, noon.Add(time.Duration(i)*time.Minute), float64(i-begin)*60, 0, "host_name", host, "k8s_pod_uid", "of-"+host)
+	model, _ := DimensionOf("model")
+	for _, agents := range []map[string][]string{
+		{"a": {"host_name", "a", "k8s_pod_uid", "of-a"}, "b": {"host_name", "b", "k8s_pod_uid", "of-b"}},
+		{"a": {"instance", "a", "k8s_pod_uid", "p"}, "b": {"instance", "b", "k8s_pod_uid", "p"}},
+	} {
+		m := querytest.NewMemory()
+		for i := range 181 {
+			for agent, begin := range map[string]int{"a": 0, "b": 120} { // the second agent comes in the third hour
+				if i >= begin {
+					one(m, noon.Add(time.Duration(i)*time.Minute), float64(i-begin)*60, 0, agents[agent]...)
+				}
 			}
 		}
-	}
-	model, _ := DimensionOf("model")
-	for _, store := range []query.Store{m, keeper{m, fleet.NewHours(m), noon.Add(2 * time.Hour)}} {
-		for hours, want := range map[int]map[string]Seconds{2: {}, 3: {"g": 3600e6}} {
-			from := noon.Add(time.Duration(hours-1) * time.Hour)
-			bill := mustBill(t, store, Prices{}, from, from.Add(time.Hour))
-			e, err := Explain(t.Context(), store, Prices{}, &bill, ExplainOptions{By: []Dimension{model}, Row: []string{"H100"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, e.NotCounted.Twice); diff != "" {
-				t.Errorf("hour %d of %T (-want +got):\n%s", hours, store, diff)
-			}
-			if diff := cmp.Diff(bill.Total, e.Sum); diff != "" {
-				t.Errorf("hour %d of %T (-bill +sum):\n%s", hours, store, diff)
+		for _, store := range []query.Store{m, keeper{m, fleet.NewHours(m), noon.Add(2 * time.Hour)}} {
+			for hours, want := range map[int]map[string]Seconds{2: {}, 3: {"g": 3600e6}} {
+				from := noon.Add(time.Duration(hours-1) * time.Hour)
+				bill := mustBill(t, store, Prices{}, from, from.Add(time.Hour))
+				e, err := Explain(t.Context(), store, Prices{}, &bill, ExplainOptions{By: []Dimension{model}, Row: []string{"H100"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(want, e.NotCounted.Twice); diff != "" {
+					t.Errorf("%v, hour %d of %T (-want +got):\n%s", agents, hours, store, diff)
+				}
+				if diff := cmp.Diff(bill.Total, e.Sum); diff != "" {
+					t.Errorf("%v, hour %d of %T (-bill +sum):\n%s", agents, hours, store, diff)
+				}
 			}
 		}
 	}

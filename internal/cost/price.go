@@ -129,6 +129,9 @@ type reader struct {
 // Parse parses a price file.
 func Parse(text []byte) (Prices, error) {
 	var f priceFile
+	if err := notEmpty(text); err != nil {
+		return Prices{}, fmt.Errorf("cannot parse the price file: %w", err)
+	}
 	doc, err := decodeYAML(text, &f)
 	if err != nil {
 		return Prices{}, fmt.Errorf("cannot parse the price file: %w", err)

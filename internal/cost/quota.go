@@ -68,6 +68,9 @@ func ParseQuotas(text []byte) ([]Quota, error) {
 		Labels   []string    `yaml:"labels"`
 		Quotas   []quotaFile `yaml:"quotas"`
 	}
+	if err := notEmpty(text); err != nil {
+		return nil, fmt.Errorf("cannot parse the quota file: %w", err)
+	}
 	doc, err := decodeYAML(text, &f)
 	if err != nil {
 		return nil, fmt.Errorf("cannot parse the quota file: %w", err)

@@ -42,6 +42,17 @@ func decodeYAML(text []byte, into any) (document, error) {
 	return document{&root}, nil
 }
 
+// errEmpty is returned for a file of which nothing is left, as by an editor on a full disk or in the middle
+// of a write: it would take all prices or quotas away. A comment says that there are none on purpose.
+var errEmpty = errors.New("the file is empty: a file without rules has at least a comment")
+
+func notEmpty(text []byte) error {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return errEmpty
+	}
+	return nil
+}
+
 var (
 	unknownKey = regexp.MustCompile(`field (\S+) not found in type [\w.]+`)
 	wrongType  = regexp.MustCompile("cannot unmarshal !!(\\S+) (?:`([^`]*)` )?into ([^\\s;]+)")

@@ -38,6 +38,10 @@ func TestFilesAreStrict(t *testing.T) {
 	f(quotas, "quotas:\n- {team: a, gpus: 1}\n---\nquotas: []\n", `cannot parse the quota file: line 3: a second document begins: the file must have one`)
 	f(quotas, "quotas:\n- {team: a, gpus: 1}\n- {team: b, match: {team: c}, gpus: 1}\n", `line 3: quotas[1]: match: team: the quota already has a team`)
 	f(quotas, "quotas:\n- name: a\n  gpus: 1\n  match:\n    nammespace: b\n", `line 5: quotas[0]: match: nammespace: no row has the label "nammespace": did you mean namespace?`+added)
+	for _, text := range []string{"", " \n\t\n"} { // a write that failed or goes on takes no prices away
+		f(prices, text, `cannot parse the price file: the file is empty: a file without rules has at least a comment`)
+		f(quotas, text, `cannot parse the quota file: the file is empty: a file without rules has at least a comment`)
+	}
 	f(quotas, "currency: eur\n", `line 1: currency: "eur" is not a currency code: did you mean EUR?`)
 	for _, n := range []string{"0b101", "0x10", "0o17", "017", "1_000", ".inf", "-.inf", ".nan", "1e3", "0x1p4", "+1", ".5", "5.", "1/2", "Infinity", "true", "1:30"} {
 		bad := ": " + `"` + n + `" is not a plain number such as 2.50`

@@ -89,12 +89,13 @@ func (s *segment) within(from, to int64) share {
 	return out
 }
 
-// offer adds a share, unless another lane of its account has more.
+// offer adds a share, unless another lane of its account has more: another sender reported the same time.
 func (w *sweep) offer(s share) {
 	s.account = w.accounts[s.row]
 	s.class = w.classes[s.account]
 	for i := range w.now {
 		if w.now[i].account == s.account {
+			w.dropped += min(s.held, w.now[i].held)
 			if s.held > w.now[i].held {
 				w.now[i] = s
 			}

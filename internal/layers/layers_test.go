@@ -64,6 +64,7 @@ var layers = []struct {
 	{"internal/fleet", []string{"internal/natural", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/queue", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/serving", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
+	{"internal/fleet/training", []string{"internal/fleet", "internal/optional", "internal/quantity", "internal/query"}},
 	{"internal/fleet/sizing", []string{"internal/fleet", "internal/optional", "internal/query"}},
 	{"internal/fleet/sighting", []string{"internal/fleet", "internal/query"}},
 	{"internal/remote", []string{"internal/fleet", "internal/fleet/sighting", "internal/query"}},
@@ -122,12 +123,14 @@ var layers = []struct {
 	{"internal/scheduler", []string{"internal/optional"}},
 	{"internal/scheduler/kube", []string{
 		"internal/device", "internal/optional", "internal/scheduler", "internal/scheduler/kube/dra", "internal/scheduler/kube/gang",
-		"internal/workload/podgroup",
+		"internal/scheduler/kube/tally", "internal/workload/podgroup",
 	}},
+	{"internal/scheduler/kube/tally", nil},
 	{"internal/scheduler/kube/gang", nil},
 	{"internal/scheduler/kube/dra", []string{"internal/device"}},
 	{"internal/scheduler/kube/simulated", []string{"internal/device", "internal/scheduler/kube", "internal/scheduler/kube/live"}},
 	{"internal/scheduler/kube/live", []string{"internal/device", "internal/scheduler", "internal/scheduler/kube", "internal/workload/kubeapi"}},
+	{"internal/scheduler/work", []string{"internal/folder", "internal/node", "internal/scheduler", "internal/workload"}},
 	{"internal/scheduler/queueing", []string{"internal/device", "internal/promtext", "internal/scheduler"}},
 	{"internal/scheduler/queueing/pages", []string{"internal/device", "internal/promtext", "internal/scheduler/queueing", "internal/workload/kubeapi"}},
 	{"internal/scheduler/accounting", []string{"internal/fleet", "internal/optional", "internal/promtext", "internal/query", "internal/slurm"}},
@@ -139,13 +142,22 @@ var layers = []struct {
 	{"internal/tracer/tracertest", []string{"internal/device", "internal/node", "internal/tracer", "internal/workload"}},
 	{"internal/tracer/probe", []string{"internal/tracer", "github.com/cilium/ebpf/...", xsys}},
 	{"internal/tracer/target", []string{"internal/tracer", xsys}},
+	{"internal/tracer/profile", nil},
+	{"internal/tracer/profile/python", nil},
+	{"internal/tracer/profile/encode", []string{"internal/tracer/profile", "github.com/google/pprof/profile", pdata}},
+	{"internal/tracer/profile/sampler", []string{
+		"internal/tracer", "internal/tracer/profile", "internal/tracer/profile/python", "internal/tracer/target",
+		"github.com/cilium/ebpf/...", "github.com/ianlancetaylor/demangle", xsys,
+	}},
 	{"internal/tracer/ncclinfo", nil},
-	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer"}},
-	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/workload"}},
+	{"internal/tracer/anomaly", []string{"internal/host", "internal/optional", "internal/tracer", "internal/tracer/training"}},
+	{"internal/tracer/training", []string{"internal/tracer"}},
+	{"internal/tracer/watch", []string{"internal/device", "internal/host", "internal/node", "internal/optional", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/training", "internal/workload"}},
 	{"internal/tracer/journal", []string{"internal/tracer/anomaly"}},
-	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/workload"}},
+	{"internal/tracer/ledger", []string{"internal/device", "internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/training", "internal/workload"}},
 	{"internal/tracer/inspect", []string{
-		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/watch", "internal/workload",
+		"internal/node", "internal/tracer", "internal/tracer/anomaly", "internal/tracer/journal", "internal/tracer/probe", "internal/tracer/profile", "internal/tracer/profile/sampler",
+		"internal/tracer/watch", "internal/workload",
 	}},
 	{"internal/tracer/live", []string{"internal/tracer", "internal/tracer/ncclinfo", "internal/tracer/probe", "internal/tracer/target", "github.com/ianlancetaylor/demangle", xsys}},
 
@@ -165,6 +177,7 @@ var layers = []struct {
 	{"receiver/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"processor/reservedprocessor", []string{"internal/node", "internal/ticks", "github.com/prometheus/otlptranslator", collector, zap}},
 	{"processor/gpuspanprocessor/...", []string{"internal/device", "internal/node", "internal/sender", "internal/spans", "internal/ticks", "internal/timeline", "internal/workload", collector, zap}},
+	{"processor/trainingprocessor", []string{"internal/node", "internal/ticks", "internal/tracer/training", "internal/workload", collector, zap}},
 	{"processor/...", []string{"internal/node", "internal/series", "internal/ticks", "internal/workload", collector, zap}},
 	{"exporter/fileexporter", []string{"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter", collector}},
 	{"exporter/stdoutexporter", []string{collector}},
@@ -189,7 +202,7 @@ var layers = []struct {
 		"internal/cost", "internal/device", "internal/fleet", "internal/hub", "internal/hub/access", "internal/hub/audit", "internal/hub/events", "internal/hub/peer", "internal/hub/rules", "internal/hub/share", "internal/hub/triage", "internal/hub/ui", "internal/hub/view", "internal/logging", "internal/optional", "internal/query", "internal/rebind", "internal/slo", "internal/slurm",
 		"internal/workload/kubeapi", "exporter/hubexporter", zap,
 	}},
-	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
+	{"internal/hub/view", []string{"internal/natural", "internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/fleet/training", "internal/optional", "internal/hub/...", "internal/query", "internal/remote", "internal/slo"}},
 	{"internal/hub/days", []string{"internal/fleet", "internal/query", "github.com/klauspost/compress/zstd", "golang.org/x/sync/errgroup"}},
 	{"internal/hub/disk", []string{"github.com/prometheus/prometheus/...", xsys}},
 	{"internal/hub/...", []string{"internal/hub/...", "internal/fleet", "internal/fleet/queue", "internal/folder", "internal/query", "internal/rebind", "github.com/oklog/ulid/v2", "github.com/prometheus/...", xsys}},
@@ -200,7 +213,7 @@ var layers = []struct {
 
 	// The agent is a Collector with a list of components. It knows no vendor and no hub.
 	{"internal/agent", []string{
-		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/workload",
+		"internal/folder", "internal/local", "internal/logging", "internal/node", "internal/redact", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/workload",
 		"exporter/...", "extension/...", "processor/...", "receiver/...",
 		"github.com/open-telemetry/opentelemetry-collector-contrib/...", "go.yaml.in/yaml/v3", collector, zap,
 	}},
@@ -213,7 +226,8 @@ var layers = []struct {
 
 	// The command has flags and prints. It knows no Collector: agent, demo and hub/server do.
 	// Only main uses the command.
-	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/optional", "internal/query", "internal/scheduler"}},
+	{"internal/cli/billing", []string{"internal/cost", "internal/cost/tokens", "internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/fleet/sizing", "internal/fleet/training", "internal/optional", "internal/query", "internal/scheduler"}},
+	{"internal/cli/profiling", []string{"internal/agent", "internal/tracer/inspect", "internal/tracer/profile/encode", "internal/tracer/profile/sampler", "github.com/spf13/cobra"}},
 	{"internal/cli/tui", []string{"internal/device", "internal/fleet", "charm.land/...", "github.com/charmbracelet/..."}},
 	{"internal/cli/render", []string{
 		"internal/hub/days", "internal/hub/disk",
@@ -221,7 +235,7 @@ var layers = []struct {
 		"internal/tracer", "internal/tracer/anomaly", "internal/tracer/inspect", "internal/workload",
 	}},
 	{"internal/cli", []string{
-		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
+		"internal/agent", "internal/bundle", "internal/check/...", "internal/cli/billing", "internal/cli/profiling", "internal/cli/render", "internal/cli/tui", "internal/cost", "internal/cost/tokens", "internal/demo", "internal/device/...",
 		"internal/fleet", "internal/fleet/queue", "internal/fleet/serving", "internal/health", "internal/hub/days", "internal/hub/disk", "internal/hub/rules", "internal/hub/server", "internal/local", "internal/logging", "internal/natural", "internal/node", "internal/query", "internal/remote", "internal/redact",
 		"internal/scheduler/accounting", "internal/scheduler/kube/live", "internal/scheduler/slurmctl", "internal/slo", "internal/tracer/...", "internal/workload", "internal/workload/kubeapi", "exporter/hubexporter",
 		"charm.land/...", "github.com/charmbracelet/...", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", zap,
@@ -248,7 +262,7 @@ var restricted = []struct {
 	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest", "internal/programtest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything upstream of a pipeline is plain Go values.
-	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks"}},
+	{pdata, []string{"receiver/...", "processor/...", "exporter/...", "internal/demo", "internal/series", "internal/ticks", "internal/tracer/profile/encode"}},
 	{"internal/device/nvidia/nvmltest", []string{"e2e"}},
 	{"internal/device/devicetest", nil},
 	{"internal/query/querytest", []string{"internal/cost/worldtest"}},

@@ -31,6 +31,12 @@ type Holder struct {
 	// Ended: the workload is gone. Only its totals are set.
 	Ended bool `json:"ended,omitempty"`
 
+	// Granted: a scheduler gave it the device, or part of it; Whole: all of it, or a replica of it. Works: it did some of the
+	// device's work when that was read.
+	Granted bool `json:"-"`
+	Whole   bool `json:"-"`
+	Works   bool `json:"-"`
+
 	Basis       Basis        `json:"basis,omitempty"`
 	Allocation  float64      `json:"allocation"` // share of the device that it holds
 	Share       float64      `json:"share"`      // share of the device's work that it does
@@ -344,12 +350,15 @@ func (l *ledger) holders(c cut) []Holder {
 			list = append(list, o.holder(c))
 		}
 		h := &list[at[o]] // shared by several shares if they are counted together
+		h.Job = s.Job     // of now: the account has that of its beginning
 		h.Basis, h.Stale = s.basis, h.Stale || s.stale
+		h.Granted, h.Whole = h.Granted || s.granted, h.Whole || s.granted && !s.limited && h.Partition == ""
 		h.Allocation += s.alloc
 		h.Share += s.share
 		h.MemoryUsed = add(h.MemoryUsed, s.memory)
 		if u, ok := utilization.Get(); ok {
 			h.Utilization = add(h.Utilization, device.Of(u*s.share))
+			h.Works = h.Works || s.use > 0 && u*s.share > 0
 		}
 		if measured {
 			h.Power = add(h.Power, device.Of(draws[i]))

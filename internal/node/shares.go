@@ -34,6 +34,7 @@ type share struct {
 	memory  device.Value
 	stale   bool
 	limited bool // alloc is what it may use
+	granted bool // by a scheduler
 }
 
 // cut is a physical device with its partitions, if any.
@@ -214,7 +215,7 @@ func (u portion) shares(o owners, whole []workload.Holding) []share {
 	}
 	scale := u.size / max(1, given) // the same unit may be allocated several times
 	for _, h := range holdings {
-		list = append(list, share{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale, limited: h.Limited})
+		list = append(list, share{Workload: h.Workload, unit: uuid, alloc: h.Part * scale, stale: h.Stale, limited: h.Limited, granted: h.Part > 0})
 	}
 	named := o.named(holdings)
 	ran := u.running(named)

@@ -1,6 +1,10 @@
 package scheduler
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -47,4 +51,71 @@ func (h Histograms) Clone() Histograms {
 		out[queue] = &Histogram{slices.Clone(at.Counts), at.Count, at.Sum}
 	}
 	return out
+}
+
+// PhaseKey is the key of a phase of jobs that ask for so many devices.
+func PhaseKey(phase string, devices int64) string { return phase + " " + sizeOf(devices) }
+
+// sizeOf returns how many devices a job asks for, in few words.
+func sizeOf(devices int64) string {
+	switch {
+	case devices < 1:
+		return "part"
+	case devices == 1:
+		return "1"
+	case devices < 4:
+		return "2-3"
+	case devices < 8:
+		return "4-7"
+	case devices < 16:
+		return "8-15"
+	}
+	return "16+"
+}
+
+// MarshalJSON implements json.Marshaler: of each, the sum, and then the counts without the zeros at their end.
+func (h Histograms) MarshalJSON() ([]byte, error) {
+	out := make(map[string][]float64, len(h))
+	for key, at := range h {
+		list := []float64{at.Sum}
+		for _, n := range at.Counts {
+			list = append(list, float64(n))
+		}
+		for list[len(list)-1] == 0 && len(list) > 1 {
+			list = list[:len(list)-1]
+		}
+		out[key] = list
+	}
+	return json.Marshal(out)
+}
+
+// maxStored bounds the histograms that are read. Those that are written have fewer.
+const maxStored = 1000
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (h *Histograms) UnmarshalJSON(text []byte) error {
+	var in map[string][]float64
+	if err := json.Unmarshal(text, &in); err != nil {
+		return err
+	}
+	size := len(Bounds()) + 1
+	*h = make(Histograms, len(in))
+	for key, list := range in {
+		if len(list) < 1 || len(list) > size+1 || len(in) > maxStored {
+			return errors.New("a histogram has another form")
+		}
+		at := &Histogram{Sum: list[0], Counts: make([]uint64, size)}
+		for i, n := range list[1:] {
+			if n < 0 || n > 1<<53 || n != math.Trunc(n) {
+				return fmt.Errorf("a histogram counts %v", n)
+			}
+			at.Counts[i] = uint64(n)
+			at.Count += uint64(n)
+		}
+		if at.Sum < 0 {
+			return fmt.Errorf("the sum of a histogram is %v", at.Sum)
+		}
+		(*h)[key] = at
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ package workload
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // Workload is one instance of something that runs: a container of a pod, a job step, a
@@ -25,6 +26,20 @@ type Workload struct {
 	// Pages are where the pod says that its metrics pages are, the surest first. They describe no instance: Equal
 	// leaves them out.
 	Pages []Page `json:"-"`
+	// Job is what its scheduler placed, nil if that is not known. It describes a moment: Equal leaves it out.
+	Job *Job `json:"-"`
+}
+
+// Job is what a scheduler placed on this machine, and on others: a pod, or one run of a Slurm job.
+type Job struct {
+	ID        string // unique in its cluster
+	Scheduler string // kubernetes, slurm
+	Cluster   string // empty: not known to the source
+	Queue     string // its namespace, its partition
+	// Created is since when it waited, and Started when it or its first container started, zero if it has not or that is not
+	// known. Restarted means that it will never be known.
+	Created, Started time.Time
+	Restarted        bool
 }
 
 // Page is where a workload says that it has a metrics page. Whoever may write that down may not be trusted with
@@ -124,4 +139,18 @@ func sortStatuses(list []Status) []Status {
 		return 0
 	})
 	return list
+}
+
+// JobKey identifies what all instances of a workload work for, also after it was requeued or its pod was replaced.
+// It is empty for what has no owner, and for processes that are known by their program only.
+func (w *Workload) JobKey() string {
+	switch w.Kind {
+	case "", "process", Unattributed, Unallocated, Other:
+		return ""
+	}
+	key := w.Kind + "\x00" + w.Name
+	for _, k := range []string{"k8s.namespace.name", "slurm.cluster", "slurm.job.id", "user.name"} {
+		key += "\x00" + w.Attributes[k]
+	}
+	return key
 }

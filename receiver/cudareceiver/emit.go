@@ -156,6 +156,7 @@ func (e *emitter) subject(l *ledger.Ledger, s *ledger.Subject, now time.Time) {
 	e.operations(s)
 	e.kernels(s)
 	e.communicators(l, s, now)
+	e.training(s)
 }
 
 // Signatures of recording functions by the number of attributes besides the identity. The identity is

@@ -22,8 +22,11 @@ func (e *emitter) histograms(md pmetric.Metrics) {
 		sums := pmetric.NewNumberDataPointSlice()
 		m.Sum().DataPoints().MoveAndAppendTo(sums)
 		of := seconds
-		if m.Name() == metadata.MetricsInfo.NcclCollectiveMessageSize.Name {
+		switch m.Name() {
+		case metadata.MetricsInfo.NcclCollectiveMessageSize.Name:
 			of = sizes
+		case metadata.MetricsInfo.TrainingStepDuration.Name:
+			of = steps
 		}
 		if e.cfg.Histograms == exponential {
 			m.SetEmptyExponentialHistogram().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)

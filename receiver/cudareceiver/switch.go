@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +17,7 @@ type Switch struct {
 	off       bool
 	receivers map[*cudaReceiver]bool
 	grace     time.Duration // for a receiver to follow another one; 0: the default
+	profiles  atomic.Int32  // being taken
 }
 
 // defaultGrace is how long a reload of the configuration may take.

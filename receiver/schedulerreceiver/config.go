@@ -19,13 +19,16 @@ import (
 type Config struct {
 	metadata.MetricsBuilderConfig `mapstructure:",squash"`
 
-	// Scheduler is slurm, kubernetes, or queueing: only the pages of queueing systems.
+	// Scheduler is slurm, kubernetes, queueing: only the pages of queueing systems, or node: what the agent of a machine saw of
+	// its jobs.
 	Scheduler string `mapstructure:"scheduler"`
 	// Slurm has no effect with another scheduler, and neither has Kubernetes.
 	Slurm      SlurmConfig      `mapstructure:"slurm"`
 	Kubernetes KubernetesConfig `mapstructure:"kubernetes"`
 	// Queueing are the metrics pages of queueing systems. It has no effect with slurm.
 	Queueing QueueingConfig `mapstructure:"queueing"`
+	// Node has no effect with another scheduler than node.
+	Node NodeConfig `mapstructure:"node"`
 }
 
 // The values of Config.Scheduler.
@@ -33,12 +36,13 @@ const (
 	slurmKind      = "slurm"
 	kubernetesKind = "kubernetes"
 	queueingKind   = "queueing"
+	nodeKind       = "node"
 )
 
 // Validate implements component.ConfigValidator.
 func (c *Config) Validate() error {
 	switch c.Scheduler {
-	case slurmKind, kubernetesKind:
+	case slurmKind, kubernetesKind, nodeKind:
 		return nil
 	case queueingKind:
 		if len(c.Queueing.Pages) == 0 {
@@ -46,7 +50,7 @@ func (c *Config) Validate() error {
 		}
 		return nil
 	}
-	return fmt.Errorf("scheduler must be %s, %s or %s, is %q", slurmKind, kubernetesKind, queueingKind, c.Scheduler)
+	return fmt.Errorf("scheduler must be %s, %s, %s or %s, is %q", slurmKind, kubernetesKind, queueingKind, nodeKind, c.Scheduler)
 }
 
 // SlurmConfig configures how a Slurm controller is queried, and for what.

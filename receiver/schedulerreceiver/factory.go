@@ -39,6 +39,8 @@ func NewFactory() receiver.Factory {
 				return clusters.metrics(cfg.(*Config), set, next)
 			case queueingKind:
 				return newQueueing(cfg.(*Config), set, next), nil
+			case nodeKind:
+				return newNode(cfg.(*Config), set, next), nil
 			}
 			return slurm.metrics(cfg.(*Config), set, next)
 		}, metadata.MetricsStability),
@@ -46,7 +48,7 @@ func NewFactory() receiver.Factory {
 			switch cfg.(*Config).Scheduler {
 			case kubernetesKind:
 				return clusters.logs(cfg.(*Config), set, next)
-			case queueingKind:
+			case queueingKind, nodeKind:
 				return noLogs{}, nil
 			}
 			return slurm.logs(cfg.(*Config), set, next)

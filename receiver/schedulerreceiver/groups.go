@@ -41,8 +41,7 @@ func (w *words) groups(list []*kube.Group, limit int) {
 	}
 }
 
-// evictedName is the counter that begins with each election: all processes that are elected report the same series, and one
-// with the start of the process would seem to go on where another process has counted meanwhile.
+// evictedName is the counter that goes on from process to process.
 const evictedName = "scheduler.job.evicted"
 
 // evicted records how many pods were evicted.

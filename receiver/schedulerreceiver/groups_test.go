@@ -38,6 +38,26 @@ func evict(s *kubeapitest.Server) {
 	s.PutPod(ofGang("gn1", "w0", object{"status": object{"conditions": []object{{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}}}}))
 }
 
+const kueueAPI = "kueue.x-k8s.io/v1beta2"
+
+// admission gives a server a Workload of Kueue that waits. It is admitted when the returned function is called.
+func admission(s *kubeapitest.Server) (admits func()) {
+	s.Install(kueueAPI, kubeapitest.Resource{Name: "workloads", Kind: "Workload", Namespaced: true})
+	put := func(status object) {
+		s.PutObject(object{
+			"apiVersion": kueueAPI, "kind": "Workload", "status": status,
+			"metadata": object{"namespace": "ml", "name": "w", "uid": "w", "creationTimestamp": "2026-11-19T12:00:00Z"},
+		})
+	}
+	put(object{})
+	return func() {
+		put(object{
+			"conditions": []object{{"type": "Admitted", "status": "True", "lastTransitionTime": "2026-11-19T12:00:30Z"}},
+			"admission":  object{"podSetAssignments": []object{{"resourceUsage": object{"nvidia.com/gpu": "8"}}}},
+		})
+	}
+}
+
 // Catches a group whose need is not known to the metrics, and an eviction without the time since when it is counted.
 func TestKubernetesGroups(t *testing.T) {
 	s := queued()
@@ -86,18 +106,18 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// Catches evictions that are said to count since the process began, although it was elected later.
+// Catches evictions that are said to count since the process began, although they go on from another.
 func TestEvictionsStart(t *testing.T) {
 	began := time.Unix(1000, 0)
 	r := newReporter(createDefaultConfig().(*Config), receivertest.NewNopSettings(component.MustNewType("scheduler")), nil, began)
-	elected := began.Add(time.Hour)
-	v := live.View{Leads: true, EvictedSince: elected, Evicted: map[kube.Eviction]int64{{Queue: "ml", Reason: "preempted"}: 1}}
-	for _, m := range r.emit(v, elected.Add(time.Minute)).ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
+	since := began.Add(-time.Hour)
+	v := live.View{Leads: true, Waits: kube.Totals{Since: since, Evicted: map[kube.Eviction]int64{{Queue: "ml", Reason: "preempted"}: 1}}}
+	for _, m := range r.emit(v, began.Add(time.Minute)).ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics().All() {
 		if m.Name() != evictedName {
 			continue
 		}
-		if got := m.Sum().DataPoints().At(0).StartTimestamp().AsTime(); !got.Equal(elected) {
-			t.Errorf("counted since %v, want %v", got, elected)
+		if got := m.Sum().DataPoints().At(0).StartTimestamp().AsTime(); !got.Equal(since) {
+			t.Errorf("counted since %v, want %v", got, since)
 		}
 		return
 	}

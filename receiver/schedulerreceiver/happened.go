@@ -125,6 +125,8 @@ func podRecord(rec plog.LogRecord, e *kube.Event, cluster string, now time.Time)
 		at  time.Time
 	}{
 		{"scheduler.job.created_time", p.Created},
+		{"scheduler.job.reserved_time", p.ReservedAt},
+		{"scheduler.job.admitted_time", p.AdmittedAt},
 		{"scheduler.job.ungated_time", p.Ungated},
 		{"scheduler.job.scheduled_time", p.Scheduled},
 		{"scheduler.job.sandboxed_time", p.Sandboxed},

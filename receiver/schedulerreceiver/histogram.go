@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/optional"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
 	"github.com/gpumeter/gpumeter/internal/scheduler/slurmctl"
 	"github.com/gpumeter/gpumeter/internal/series"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
@@ -83,5 +84,5 @@ func (e *emitter) histograms(to pmetric.MetricSlice) {
 		{"slurm.job.wait.duration", "Time that started jobs had waited since they became eligible, each job once.", d.Wait, []string{"slurm.partition"}, labels},
 		{"slurm.job.run.duration", "Run time of finished jobs, excluding time suspended, each job once.", d.Run, []string{"slurm.partition"}, labels},
 		{"slurm.job.suspended.duration", "Time that finished jobs were suspended, each job once.", d.Suspended, []string{"slurm.partition"}, labels},
-	}, e.words().waits(d.GPUWait, nil, nil)...), e.began, e.ts)
+	}, e.words().waits(kube.Totals{Scheduled: d.GPUWait})...), e.began, e.ts)
 }

@@ -280,14 +280,14 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 	case v.Err != nil && (v.Leads || alone):
 		w.up(false)
 	}
-	w.evicted(v.Evicted)
+	w.evicted(v.Waits.Evicted)
 	rb := metadata.NewResourceBuilder(r.cfg.ResourceAttributes)
 	rb.SetServiceName("gpumeter")
 	md := r.mb.Emit(metadata.WithResource(rb.Emit()))
 	for m := range series.Metrics(md) {
 		began := r.began
 		if m.Name() == evictedName {
-			began = v.EvictedSince
+			began = r.since(v)
 		}
 		for p := range series.Points(m) {
 			series.Start(m, p, began)
@@ -299,7 +299,7 @@ func (r *kubernetesReceiver) emit(v live.View, now time.Time) pmetric.Metrics {
 		rb.Emit().MoveTo(rm.Resource())
 		rm.ScopeMetrics().AppendEmpty().Scope().SetName(metadata.ScopeName)
 	}
-	put(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics(), w.waits(v.Waits.Scheduled, v.Waits.Started, v.Waits.Phases), r.since(v), w.ts)
+	put(md.ResourceMetrics().At(0).ScopeMetrics().At(0).Metrics(), w.waits(v.Waits), r.since(v), w.ts)
 	r.shown.End(md, w.ts)
 	return md
 }

@@ -339,7 +339,7 @@ func TestKubernetesConfig(t *testing.T) {
 	f("lease must be NAME or NAMESPACE/NAME", func(c *Config) { c.Kubernetes.Lease = "a/b/c" })
 	f("interval must be at least 1s", func(c *Config) { c.Kubernetes.Interval = 0 })
 	f("max_series must be at least 10", func(c *Config) { c.Kubernetes.MaxSeries = 0 })
-	f(`scheduler must be slurm, kubernetes or queueing, is "pbs"`, func(c *Config) { c.Scheduler = "pbs" })
+	f(`scheduler must be slurm, kubernetes, queueing or node, is "pbs"`, func(c *Config) { c.Scheduler = "pbs" })
 	cfg := createDefaultConfig().(*Config)
 	cfg.Scheduler = kubernetesKind
 	_, err := NewFactory().CreateMetrics(t.Context(), receivertest.NewNopSettings(component.MustNewType("scheduler")), cfg, consumertest.NewNop())

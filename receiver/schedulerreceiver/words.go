@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
 	"github.com/gpumeter/gpumeter/receiver/schedulerreceiver/internal/metadata"
 )
 
@@ -107,15 +108,16 @@ type histogram struct {
 	labels     map[string]string // of all queues
 }
 
-const phaseText = "Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. As far as they are known, the phases of a job add up to its wait and its startup."
+const phaseText = "Time that a job with GPUs spent in one phase until it ran, each job once per phase, by the number of GPUs that it asked for. As far as they are known, the phases of a job add up to the time from its creation to its first work."
 
 // waits are the histograms that all schedulers report.
-func (w *words) waits(scheduled, started, phases scheduler.Histograms) []histogram {
+func (w *words) waits(t kube.Totals) []histogram {
 	labels := map[string]string{"scheduler.cluster": w.cluster, "scheduler.type": w.kind}
 	return []histogram{
-		{"scheduler.job.wait.duration", "Time that jobs with GPUs had waited when they got them, each job once.", scheduled, []string{"scheduler.queue"}, labels},
-		{"scheduler.job.startup.duration", "Time from getting the GPUs until the first container of a job ran, each job once.", started, []string{"scheduler.queue"}, labels},
-		{"scheduler.job.phase.duration", phaseText, phases, []string{"scheduler.job.phase", "scheduler.job.size"}, labels},
+		{"scheduler.job.wait.duration", "Time that jobs with GPUs had waited when they got them, each job once.", t.Scheduled, []string{"scheduler.queue"}, labels},
+		{"scheduler.job.startup.duration", "Time from getting the GPUs until the first container of a job ran, each job once.", t.Started, []string{"scheduler.queue"}, labels},
+		{"scheduler.job.phase.duration", phaseText, t.Phases, []string{"scheduler.job.phase", "scheduler.job.size"}, labels},
+		{"scheduler.workload.admission.duration", "Time from the creation of a Workload of Kueue with GPUs until it was admitted the first time, each Workload once. It is the wait of Jobs whose pods are created only then.", t.Admitted, []string{"scheduler.queue"}, labels},
 	}
 }
 

@@ -4,15 +4,19 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/pdata/pmetric"
 	"go.opentelemetry.io/collector/receiver/receivertest"
 
 	"github.com/gpumeter/gpumeter/internal/await"
+	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/scheduler/work"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
 
@@ -34,7 +38,7 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.gpu.fragmentation", "of the same nodes", "of the same nodes"},
 	{"scheduler.gpu.stranded", "all CPUs or all memory of the node are allocated; `cordoned` if it is drained or reserved, `not_ready` if it is down; no `taint` and no `unhealthy`: Slurm has none", "per GPU, by the CPU and memory that pods of the last day ask for, as a median; `unhealthy` what is withheld"},
 	{"scheduler.gpu.unusable.ratio", "absent: the queue says what a job asks for in total, not per node", "over the pods that exist or ended during the last day, as far as the elected process has seen them"},
-	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
+	{"scheduler.group.count", "absent: a Slurm job is placed as a whole", "groups of Kubernetes, Kueue, Volcano, KAI, YuniKorn, the scheduler plugins, LeaderWorkerSet and JobSet; absent where only a PodGroup says how many members are needed, and that may not be watched"},
 	{"scheduler.group.member.count", "absent: a Slurm job is placed as a whole", "pods of these groups"},
 	{"scheduler.job.evicted", "absent: the queue does not say why a job was requeued", "pods with the condition DisruptionTarget, or that end because Kueue evicted their Workload"},
 	{"scheduler.claim.count", "absent: Slurm has no claims", "ResourceClaims of drivers for accelerators, with any number of pods; absent unless claims, slices and classes may be watched"},
@@ -42,8 +46,16 @@ var meanings = []struct{ name, slurm, kubernetes string }{
 	{"scheduler.job.wait.duration", "from eligible to start", "from created to scheduled, including gates"},
 	{"scheduler.job.startup.duration", "absent: a job has started when it has its GPUs", "from scheduled until the first container started: images, volumes, init containers"},
 	{
-		"scheduler.job.phase.duration", "absent: the queue does not say for how long a job was held",
-		"parts of both: `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`; all three as `image` where the kubelet does not tell in time. When gates went is not always known: `gated` and `queued` are missing then",
+		"scheduler.job.first_work.duration", "from eligible to the first work on a GPU of the first of its nodes, as the agent there saw it",
+		"from created to the first work on a GPU, as the agent of the node saw it",
+	},
+	{
+		"scheduler.job.phase.duration", "`warmup`: from the start to the first work. The queue does not say for how long a job was held",
+		"parts of all three: `quota`, `admission` (Kueue), `gated`, `queued`; `sandbox` (volumes, network), `init`, `image`; all three as `image` where the kubelet does not tell in time; `warmup`, from the start to the first work. When gates went is not always known: those before `sandbox` are missing then",
+	},
+	{
+		"scheduler.workload.admission.duration", "absent: Slurm has no Workloads",
+		"of Workloads of Kueue, from created to admitted. Pods of a Job are created only then",
 	},
 }
 
@@ -84,19 +96,23 @@ func TestWordsDocument(t *testing.T) {
 	first.Jobs = first.Jobs[:0]
 	e.emit(first)
 	slurm := names(points(e.emit(round(60))))
+	onNode := seenOnNode()
+	maps.Copy(slurm, onNode)
 
 	s := queued()
 	claims(s)
 	gang(s)
+	admits := admission(s)
 	url, stop := s.Serve()
 	defer stop()
 	sink, _ := kubernetes(t, url)
 	await.True(t, "pods are watched", func() bool { return points(last(sink))["scheduler.up"] == 1 })
 	starts(s)
 	evict(s)
-	await.True(t, "a pod started and one was evicted", func() bool {
+	admits()
+	await.True(t, "a pod started, one was evicted and a Workload was admitted", func() bool {
 		got := points(last(sink))
-		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1
+		return got["scheduler.job.startup.duration ml"] == 1 && got["scheduler.job.evicted preempted gangs nlp"] == 1 && got["scheduler.workload.admission.duration ml"] == 1
 	})
 	now := time.Now().UTC().Format(time.RFC3339)
 	s.PutPod(kubeapitest.Pod("gn3", "ml", "new", "u-new", object{
@@ -108,6 +124,7 @@ func TestWordsDocument(t *testing.T) {
 		return points(last(sink))["scheduler.job.phase.duration queued 1"] == 1
 	})
 	pods := names(points(last(sink)))
+	maps.Copy(pods, onNode)
 
 	var b bytes.Buffer
 	b.WriteString("\n| metric | Slurm | Kubernetes |\n|---|---|---|\n")
@@ -139,6 +156,15 @@ func TestWordsDocument(t *testing.T) {
 			}
 		}
 	}
+}
+
+// seenOnNode returns what the agent of a node reports of any scheduler.
+func seenOnNode() map[string]bool {
+	md := pmetric.NewMetrics()
+	one := scheduler.Histograms{}
+	one.Add("gpu 1", time.Second)
+	worked(md.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics(), "c", &work.Sums{Worked: one, Phases: one}, time.Unix(1, 0), 1)
+	return names(points(md))
 }
 
 // meant fails unless a scheduler reports a metric if, and only if, its meaning is not that it is absent.

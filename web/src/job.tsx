@@ -6,6 +6,8 @@ import { type Route, href, spanOf, timesOf } from "./route";
 /** what happened, as a sentence without its subject. */
 const words: Record<string, string> = {
   created: "Created",
+  reserved: "Has its quota in Kueue",
+  admitted: "Admitted by Kueue",
   released: "Released: nothing holds it back any more",
   waits: "Waits",
   scheduled: "Has its GPUs",

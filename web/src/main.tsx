@@ -9,6 +9,7 @@ import { GPUPage } from "./gpupage";
 import { Health } from "./health";
 import { ask } from "./api";
 import { Empty, Skeleton } from "./parts";
+import { ProfilePage } from "./profile";
 import { QueuePage } from "./queue";
 import { type Route, change, fit, fits, href, spanOf, useRoute } from "./route";
 import { JobPage } from "./job";
@@ -22,6 +23,7 @@ const pages: [page: string, title: string, key: string, also: string][] = [
   ["queue", "Queue", "q", "job"],
   ["health", "Health", "h", ""],
   ["cost", "Cost", "c", ""],
+  ["profile", "Profile", "p", ""],
 ];
 
 type Theme = "light" | "dark";
@@ -209,6 +211,8 @@ function Page({ route }: { route: Route }) {
       return <JobPage route={route} />;
     case "health":
       return <Health route={route} />;
+    case "profile":
+      return <ProfilePage route={route} />;
     case "cost":
       return <Cost route={route} />;
     default:

@@ -145,6 +145,7 @@ const waitHeads = (several: boolean): Head<QueueWait>[] => [
   { key: "p50", title: "Median wait", value: (w) => w.p50, cell: (w) => f.span(w.p50), number: true },
   { key: "p95", title: "95th percentile", value: (w) => w.p95, cell: (w) => f.span(w.p95), number: true },
   { key: "mean", title: "Mean", value: (w) => w.mean, cell: (w) => f.span(w.mean), number: true, minor: true },
+  { key: "work", title: "Median to first work", value: (w) => w.firstWork, cell: (w) => f.span(w.firstWork), number: true },
 ];
 
 /** sources are who is asked about a queue, by scheduler; the others have metrics pages. */

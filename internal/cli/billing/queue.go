@@ -48,6 +48,7 @@ type QueueWait struct {
 	P50       optional.Float `json:"p50_seconds"`
 	P95       optional.Float `json:"p95_seconds"`
 	Mean      optional.Float `json:"mean_seconds"`
+	FirstWork optional.Float `json:"first_work_p50_seconds"` // from creation
 }
 
 // QueueFree is device time that was free while jobs waited for it.
@@ -138,7 +139,7 @@ func ReadQueue(ctx context.Context, store query.Store, price fleet.Pricer, d *Qu
 	d.Waits, d.Blocked, d.Jobs, d.Pools, d.Teams, d.Queues = []QueueWait{}, []QueueFree{}, []QueueJob{}, []QueuePool{}, []QueueTeam{}, []QueueShare{}
 	rates := queue.RatesOf(f)
 	for _, w := range waits {
-		d.Waits = append(d.Waits, QueueWait{w.Cluster, w.Scheduler, w.Queue, w.Jobs, w.P50, w.P95, w.Mean})
+		d.Waits = append(d.Waits, QueueWait{w.Cluster, w.Scheduler, w.Queue, w.Jobs, w.P50, w.P95, w.Mean, w.FirstWork})
 	}
 	for _, b := range blocked {
 		hours := b.Seconds / 3600
@@ -267,9 +268,9 @@ func (d *Queued) sections() []section {
 }
 
 func (d *Queued) waits() section {
-	s := section{title: "waits of jobs that were placed in the period", names: 1, head: []string{"QUEUE", "JOBS", "MEDIAN", "P95", "MEAN"}}
+	s := section{title: "waits of jobs that were placed in the period", names: 1, head: []string{"QUEUE", "JOBS", "MEDIAN", "P95", "MEAN", "FIRST WORK"}}
 	for _, w := range d.Waits {
-		s.rows = append(s.rows, []string{at(w.Cluster, w.Queue), strconv.FormatFloat(w.Jobs, 'f', 0, 64), lasts(w.P50), lasts(w.P95), lasts(w.Mean)})
+		s.rows = append(s.rows, []string{at(w.Cluster, w.Queue), strconv.FormatFloat(w.Jobs, 'f', 0, 64), lasts(w.P50), lasts(w.P95), lasts(w.Mean), lasts(w.FirstWork)})
 	}
 	return s
 }
@@ -333,11 +334,11 @@ func (d *Queued) csv(w io.Writer, now bool) error {
 		}
 		return ""
 	}
-	rows := [][]string{strings.Fields("cluster scheduler queue jobs p50_seconds p95_seconds mean_seconds from to simulated")}
+	rows := [][]string{strings.Fields("cluster scheduler queue jobs p50_seconds p95_seconds mean_seconds first_work_p50_seconds from to simulated")}
 	const second = "2006-01-02T15:04:05Z"
 	part := cmp.Or(d.Simulated, "none")
 	for _, x := range d.Waits {
-		rows = append(rows, []string{cell(x.Cluster), cell(x.Scheduler), cell(x.Queue), strconv.FormatFloat(x.Jobs, 'f', -1, 64), exact(x.P50), exact(x.P95), exact(x.Mean), d.From.Format(second), d.To.Format(second), part})
+		rows = append(rows, []string{cell(x.Cluster), cell(x.Scheduler), cell(x.Queue), strconv.FormatFloat(x.Jobs, 'f', -1, 64), exact(x.P50), exact(x.P95), exact(x.Mean), exact(x.FirstWork), d.From.Format(second), d.To.Format(second), part})
 	}
 	if now {
 		rows = [][]string{strings.Fields("cluster scheduler queue team name id model reason gpus seconds at simulated")}

@@ -36,10 +36,11 @@ const (
 	SeriesFairShare = "scheduler_queue_fair_share_ratio"
 )
 
-// Histograms of the time that jobs waited for their devices, and then until they ran.
+// Histograms of the time that jobs waited for their devices, then until they ran, and from their creation to their first work.
 const (
-	HistogramWait    = "scheduler_job_wait_duration_seconds"
-	HistogramStartup = "scheduler_job_startup_duration_seconds"
+	HistogramWait      = "scheduler_job_wait_duration_seconds"
+	HistogramStartup   = "scheduler_job_startup_duration_seconds"
+	HistogramFirstWork = "scheduler_job_first_work_duration_seconds"
 )
 
 // Labels of these series.

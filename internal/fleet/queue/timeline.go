@@ -24,6 +24,8 @@ type What string
 // What happens to a job, in the usual order.
 const (
 	AtCreated     What = "created"     // submitted
+	AtReserved    What = "reserved"    // its queueing system gave it quota
+	AtAdmitted    What = "admitted"    // and admitted it
 	AtReleased    What = "released"    // its last gate was removed, or it may start since then
 	AtWaits       What = "waits"       // from here on for this reason
 	AtScheduled   What = "scheduled"   // it has its devices
@@ -36,7 +38,7 @@ const (
 )
 
 // order are the moments as they follow each other, for those that the clocks of several machines show at the same time.
-var order = []What{AtCreated, AtReleased, AtWaits, AtScheduled, AtSandboxed, AtInitialized, AtStarted, AtHeld, AtActive, AtEnded}
+var order = []What{AtCreated, AtReserved, AtAdmitted, AtReleased, AtWaits, AtScheduled, AtSandboxed, AtInitialized, AtStarted, AtHeld, AtActive, AtEnded}
 
 // JobID is a job as the series of its scheduler and of the agents name it.
 type JobID struct {
@@ -102,6 +104,8 @@ func RecordsOf(j JobID) map[string]string {
 // times are the attributes of records that have a moment, in Unix seconds.
 var times = map[string]What{
 	"scheduler.job.created_time":     AtCreated,
+	"scheduler.job.reserved_time":    AtReserved,
+	"scheduler.job.admitted_time":    AtAdmitted,
 	"scheduler.job.ungated_time":     AtReleased,
 	"scheduler.job.scheduled_time":   AtScheduled,
 	"scheduler.job.sandboxed_time":   AtSandboxed,

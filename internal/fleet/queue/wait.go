@@ -18,6 +18,8 @@ type Wait struct {
 	Cluster, Scheduler, Queue string
 	Jobs                      float64        // about: a rate over the period, multiplied by it
 	Mean, P50, P95            optional.Float // seconds
+	// FirstWork is the median time from creation to the first work on a device, in seconds, of the jobs that did it in the period.
+	FirstWork optional.Float
 }
 
 // Waits returns how long jobs waited that got their devices in a period, by queue, the most jobs first. Queues in which
@@ -47,6 +49,7 @@ func Waits(ctx context.Context, store query.Store, from, to time.Time) ([]Wait, 
 		{grown(fleet.HistogramSum(HistogramWait), by), func(w *Wait, v float64) { w.Mean = optional.Of(v / w.Jobs) }},
 		{"histogram_quantile(0.5, " + grown(fleet.Buckets(HistogramWait), fleet.LabelBucket+", "+by) + ")", func(w *Wait, v float64) { w.P50 = optional.Of(v) }},
 		{"histogram_quantile(0.95, " + grown(fleet.Buckets(HistogramWait), fleet.LabelBucket+", "+by) + ")", func(w *Wait, v float64) { w.P95 = optional.Of(v) }},
+		{"histogram_quantile(0.5, " + grown(fleet.Buckets(HistogramFirstWork), fleet.LabelBucket+", "+by) + ")", func(w *Wait, v float64) { w.FirstWork = optional.Of(v) }},
 	} {
 		list, err := store.Instant(ctx, ask.expr, to)
 		if err != nil {

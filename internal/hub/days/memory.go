@@ -154,15 +154,16 @@ func (d *Days) intern(key []byte) rowID {
 	if ok {
 		return r
 	}
-	text := string(key)
-	r = rowID{key: unique.Make(text), labels: labelsOf(text)}
+	r.key = unique.Make(string(key))
+	text := r.key.Value() // a copy, of which the labels are parts: a year of a large fleet has millions of rows
+	r.labels = labelsOf(text)
 	d.naming.Lock()
 	defer d.naming.Unlock()
 	if other, ok := d.rows[text]; ok {
 		return other
 	}
 	r.number = int32(len(d.rows) + 1)
-	d.rows[r.key.Value()] = r
+	d.rows[text] = r
 	return r
 }
 

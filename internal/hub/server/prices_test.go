@@ -93,6 +93,9 @@ func TestPricesAreReadAgain(t *testing.T) {
 		f("3", note(spoilt), kept+spoilt)
 		put(t, file, priceText("0b1")+"\n") // broken as before
 		f("3", note(spoilt))
+		put(t, file, "") // in the middle of a write, or on a full disk
+		const empty = "--prices FILE: cannot parse the price file: the file is empty: a file without rules has at least a comment"
+		f("3", note(empty), kept+empty)
 		put(t, file, strings.Replace(priceText("7"), "EUR", "USD", 1))
 		const other = "the quota a is in EUR, but the prices are in USD"
 		f("3", note(other), kept+other)

@@ -109,6 +109,7 @@ type queueWait struct {
 	Mean      number `json:"mean"` // seconds
 	P50       number `json:"p50"`
 	P95       number `json:"p95"`
+	FirstWork number `json:"firstWork"` // the median
 }
 
 func (v *viewer) queuePage(ctx context.Context, r request) (any, error) {
@@ -153,7 +154,7 @@ func (v *viewer) queuePage(ctx context.Context, r request) (any, error) {
 	}
 	slices.SortStableFunc(a.Jobs, func(x, y queueJob) int { return cmp.Compare(y.Seconds, x.Seconds) }) // NaN sorts last
 	for _, w := range waits {
-		a.Waits = append(a.Waits, queueWait{w.Cluster, w.Scheduler, w.Queue, number(w.Jobs), number(float(w.Mean)), number(float(w.P50)), number(float(w.P95))})
+		a.Waits = append(a.Waits, queueWait{w.Cluster, w.Scheduler, w.Queue, number(w.Jobs), number(float(w.Mean)), number(float(w.P50)), number(float(w.P95)), number(float(w.FirstWork))})
 	}
 	if a.Teams, err = v.queueTeams(ctx, r, clusters, f); err != nil {
 		return nil, err

@@ -133,7 +133,7 @@ func TestQueuePage(t *testing.T) {
 		Teams:  []queueTeam{{Team: "red", Asked: 20, Given: 12, Waiting: 8, Busy: 0.5}, {Team: "blue", Asked: 6, Waiting: 6}},
 		Queues: []queueShare{{Cluster: "east", Scheduler: "kueue", Queue: "train", Used: 12, Nominal: 8}},
 		Missed: missed{Time: 4 * 3600, Cost: 4 * 2}, // 4 of 8 and 4 that were waited for, for an hour
-		Waits:  []queueWait{{"east", "kubernetes", "ml", 20, 900, 60, 60 + 0.9*3540}},
+		Waits:  []queueWait{{"east", "kubernetes", "ml", 20, 900, 60, 60 + 0.9*3540, 0}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -48,6 +48,11 @@ func TestWaitsOfSeries(t *testing.T) {
 		count("twice", 200, 31, 3, 90, "instance", instance)
 		count("twice", 30, 0, 5, 90, "instance", instance)
 	}
+	for _, host := range []string{"gn1", "gn2"} { // first work is counted on the nodes
+		for bound, n := range map[string]float64{"120": 0, "240": 1, "+Inf": 1} {
+			put(fleet.Buckets(queue.HistogramFirstWork), 30, 0, n, fleet.LabelBucket, bound, queue.LabelCluster, "east", queue.LabelQueue, "quiet", fleet.LabelHost, host)
+		}
+	}
 	put(queue.SeriesUp, 30, 0, 1, queue.LabelCluster, "new")
 	put(fleet.HistogramCount(queue.HistogramWait), 30, 0, 1000, queue.LabelCluster, "new", queue.LabelQueue, "ml")
 	if _, err := a.Commit(); err != nil {
@@ -59,10 +64,10 @@ func TestWaitsOfSeries(t *testing.T) {
 	}
 	got := map[string][]float64{}
 	for _, w := range list {
-		got[w.Cluster+" "+w.Queue] = []float64{w.Jobs, w.Mean.Default(math.NaN()), w.P50.Default(math.NaN())}
+		got[w.Cluster+" "+w.Queue] = []float64{w.Jobs, w.Mean.Default(math.NaN()), w.P50.Default(math.NaN()), w.FirstWork.Default(0)}
 	}
-	want := map[string][]float64{"east quiet": {2, 90, 90}, "east twice": {2, 90, 90}}
+	want := map[string][]float64{"east quiet": {2, 90, 90, 180}, "east twice": {2, 90, 90, 0}}
 	if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0.05, 0)); diff != "" {
-		t.Errorf("jobs, mean and median (-want +got):\n%s", diff)
+		t.Errorf("jobs, mean, median and first work (-want +got):\n%s", diff)
 	}
 }

@@ -31,7 +31,6 @@ type Cluster struct {
 	vendors   device.Vendors
 	teamLabel string
 	waits     *Waits // nil: not measured
-	evictions *Evictions
 
 	mu        sync.Mutex
 	pods      pods
@@ -40,6 +39,7 @@ type Cluster struct {
 	slices    objects[dra.Slice]
 	classes   objects[dra.Class]
 	kueue     objects[gang.Workload]
+	workload  map[string]string // keys of Workloads by namespace and UID of an owner
 	podGroups map[podgroup.System]*objects[gang.PodGroup]
 	// catalog is of the slices and classes after so many changes of them.
 	catalog   *dra.Catalog
@@ -81,10 +81,17 @@ func (c *Cluster) seen(old, p *Pod, now time.Time, listed bool) {
 				p.Ungated = s.when()
 			}
 		}
+		if p.kueue && !p.Scheduled.IsZero() {
+			w, _ := (&workloads{c.kueue.known(), c.workload}).of(p)
+			p.ReservedAt, p.AdmittedAt = w.ReservedAt, w.AdmittedAt
+			if old != nil && w.AdmittedAt.IsZero() { // it was evicted
+				p.ReservedAt, p.AdmittedAt = old.ReservedAt, old.AdmittedAt
+			}
+		}
 		c.happened(s, c.waits.seen(s))
-	}
-	if c.evictions != nil && c.synced.pods && p.Evicted != "" && (old == nil || old.Evicted == "") {
-		c.evictions.add(p)
+		if p.Evicted != "" && (old == nil || old.Evicted == "") {
+			c.waits.lost(s)
+		}
 	}
 }
 

@@ -2,50 +2,45 @@ package kube
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
 	"github.com/gpumeter/gpumeter/internal/scheduler/kube/gang"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/tally"
 	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
 )
 
 // Eviction is what evictions have in common that are counted together.
 type Eviction struct{ Queue, Team, Reason string }
 
-// Evictions counts pods that lost their accelerators before they ended, each once, when that is seen to happen. Its methods
-// may be called concurrently.
-type Evictions struct {
-	mu  sync.Mutex
-	all map[Eviction]int64
-}
-
-// NewEvictions returns a counter at zero.
-func NewEvictions() *Evictions { return &Evictions{all: map[Eviction]int64{}} }
-
 // maxEvictions bounds the groups. Beyond it the team, and then the namespace, is other.
-const maxEvictions = 1000
+const maxEvictions = 200
 
-func (e *Evictions) add(p *Pod) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	key := Eviction{p.Namespace, p.Team, p.Evicted}
+// lost counts a pod that was evicted.
+func (w *Waits) lost(s sight) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := s.pod
+	at := p.EvictedAt
+	if at.IsZero() {
+		at = s.when()
+	}
+	counts, changed := w.evicted.Once(tally.Of(p.UID), at, s.old != nil && s.old.Evicted == "", s.first)
+	if changed {
+		w.note = ""
+	}
+	if !counts {
+		return
+	}
+	all, key := w.totals.Evicted, Eviction{p.Namespace, p.Team, p.Evicted}
 	for _, less := range []Eviction{{p.Namespace, "other", p.Evicted}, {"other", "other", p.Evicted}} {
-		if _, ok := e.all[key]; ok || len(e.all) < maxEvictions {
+		if _, ok := all[key]; ok || len(all) < maxEvictions {
 			break
 		}
 		key = less
 	}
-	e.all[key]++
-}
-
-// Counts returns a copy of the numbers.
-func (e *Evictions) Counts() map[Eviction]int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return maps.Clone(e.all)
+	all[key]++
 }
 
 // disruptions are the reasons of the condition DisruptionTarget, in the words of all schedulers.
@@ -74,6 +69,9 @@ var kueueEvictions = map[string]string{
 func (c *Cluster) judgeEviction(old, p *Pod, deleted bool) {
 	if old != nil {
 		p.Evicted = cmp.Or(old.Evicted, p.Evicted)
+		if !old.EvictedAt.IsZero() {
+			p.EvictedAt = old.EvictedAt
+		}
 	}
 	if had := p.State == scheduler.Stopping || deleted && p.State.Has(); p.Evicted != "" || !had {
 		return
@@ -83,7 +81,7 @@ func (c *Cluster) judgeEviction(old, p *Pod, deleted bool) {
 	}
 	for _, w := range c.kueue.picked {
 		if w.Namespace == p.Namespace && p.isOf(&w) {
-			p.Evicted = cmp.Or(kueueEvictions[w.Evicted], "other")
+			p.Evicted, p.EvictedAt = cmp.Or(kueueEvictions[w.Evicted], "other"), w.EvictedAt
 			if strings.HasPrefix(w.Evicted, "Deactivated") {
 				p.Evicted = "deactivated"
 			}

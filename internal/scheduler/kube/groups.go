@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -137,13 +138,7 @@ type workloads struct {
 }
 
 func (c *Cluster) workloadsNow() workloads {
-	w := workloads{c.kueue.copied(), map[string]string{}}
-	for key, workload := range w.byName {
-		for _, uid := range workload.Owners {
-			w.byOwner[workload.Namespace+"/"+uid] = key
-		}
-	}
-	return w
+	return workloads{c.kueue.copied(), maps.Clone(c.workload)}
 }
 
 // of returns the Workload of a pod: that which the pod names, or which has the pod or its owner as owner.

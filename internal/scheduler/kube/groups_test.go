@@ -157,8 +157,8 @@ func TestWorkloads(t *testing.T) {
 // Catches a pod that counts as evicted at each event, for having been evicted before anybody watched, or for ending by
 // itself, and an eviction by Kueue, which no condition of the pod tells.
 func TestEvictions(t *testing.T) {
-	c, e := NewCluster(vendors, "team", nil), NewEvictions()
-	c.CountEvictions(e)
+	w := NewWaits(epoch)
+	c := NewCluster(vendors, "team", w)
 	target := func(reason string) object {
 		return object{"status": object{"conditions": []any{object{"type": "DisruptionTarget", "status": "True", "reason": reason}}}}
 	}
@@ -183,13 +183,13 @@ func TestEvictions(t *testing.T) {
 	sink.Delete(raw(t, pod("k", "gn1", 1, "1", kueue...)))
 	sink.Put(raw(t, pod("new", "gn1", 1, "1", target("NewReason"), object{"metadata": object{"labels": object{"team": "t"}}})))
 	want := map[Eviction]int64{{"ml", "", "preempted"}: 1, {"ml", "", "deactivated"}: 1, {"ml", "t", "other"}: 1}
-	if diff := cmp.Diff(want, e.Counts()); diff != "" {
+	if diff := cmp.Diff(want, w.Totals().Evicted); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for i := range 2 * maxEvictions {
-		e.add(&Pod{Namespace: fmt.Sprint("n", i), Evicted: "preempted"})
+		w.lost(sight{pod: &Pod{UID: fmt.Sprint(i), Namespace: fmt.Sprint("n", i), Evicted: "preempted"}, now: epoch})
 	}
-	if n := len(e.Counts()); n > maxEvictions+1 {
+	if n := len(w.Totals().Evicted); n > maxEvictions+1 {
 		t.Errorf("%d groups", n)
 	}
 }

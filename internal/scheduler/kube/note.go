@@ -1,18 +1,16 @@
 package kube
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/binary"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/tally"
 )
 
 // noteVersion changes with the form of a note, and with the bounds of histograms.
@@ -25,100 +23,57 @@ type noteObject struct {
 	Since   time.Time `json:"since"`
 	Mark    int64     `json:"mark"`
 	// Pods by what has been counted of them.
-	Scheduled podTimes `json:"scheduled,omitempty"` // that they were scheduled, and when
-	Started   podTimes `json:"started,omitempty"`   // everything, and when they were scheduled
-	Gated     podTimes `json:"gated,omitempty"`     // nothing: they have gates
-	Ungated   podTimes `json:"ungated,omitempty"`   // nothing, and when they lost their gates; 0: not known
+	Scheduled tally.Times `json:"scheduled,omitempty"` // that they were scheduled, and when
+	Started   tally.Times `json:"started,omitempty"`   // everything, and when they were scheduled
+	Gated     tally.Times `json:"gated,omitempty"`     // nothing: they have gates
+	Ungated   tally.Times `json:"ungated,omitempty"`   // nothing, and when they lost their gates; 0: not known
 	// MoreGated means that Gated or Ungated are not complete.
 	MoreGated bool `json:"moreGated,omitempty"`
 
-	Waits  durations `json:"waits,omitempty"`
-	Starts durations `json:"starts,omitempty"`
-	Phases durations `json:"phases,omitempty"`
+	Waits      scheduler.Histograms `json:"waits,omitempty"`
+	Starts     scheduler.Histograms `json:"starts,omitempty"`
+	Phases     scheduler.Histograms `json:"phases,omitempty"`
+	Admissions scheduler.Histograms `json:"admissions,omitempty"`
+	Evictions  evictions            `json:"evictions,omitempty"`
+	// Workloads that were admitted, and pods that were evicted. Nil: nobody looked for them.
+	Admitted *tally.Note `json:"admitted,omitempty"`
+	Evicted  *tally.Note `json:"evicted,omitempty"`
 }
 
-// podTimes are pods with a time in Unix seconds.
-type podTimes map[podID]int64
+// evictions are numbers by namespace, team and reason, one after the other in a list.
+type evictions map[Eviction]int64
 
-// podTime is a pod and its time in a note: 6 and 4 bytes.
-const podTime = 10
+type evictionNote struct {
+	Queue  string `json:"q"`
+	Team   string `json:"t,omitempty"`
+	Reason string `json:"r"`
+	Count  int64  `json:"n"`
+}
 
 // MarshalJSON implements json.Marshaler.
-func (p podTimes) MarshalJSON() ([]byte, error) {
-	b := make([]byte, 0, podTime*len(p))
-	for _, id := range slices.SortedFunc(maps.Keys(p), func(a, b podID) int { return bytes.Compare(a[:], b[:]) }) {
-		b = append(b, id[:]...)
-		b = binary.BigEndian.AppendUint32(b, uint32(min(max(p[id], 0), math.MaxUint32))) //nolint:gosec // it fits
+func (e evictions) MarshalJSON() ([]byte, error) {
+	list := []evictionNote{}
+	for key, n := range e {
+		list = append(list, evictionNote{key.Queue, key.Team, key.Reason, n})
 	}
-	return json.Marshal(base64.RawStdEncoding.EncodeToString(b))
+	slices.SortFunc(list, func(a, b evictionNote) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Team, b.Team), cmp.Compare(a.Reason, b.Reason))
+	})
+	return json.Marshal(list)
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (p *podTimes) UnmarshalJSON(text []byte) error {
-	var s string
-	if err := json.Unmarshal(text, &s); err != nil {
+func (e *evictions) UnmarshalJSON(text []byte) error {
+	var list []evictionNote
+	if err := json.Unmarshal(text, &list); err != nil {
 		return err
 	}
-	b, err := base64.RawStdEncoding.DecodeString(s)
-	if err != nil {
-		return err
-	}
-	if len(b)%podTime != 0 {
-		return errors.New("a list of pods is cut")
-	}
-	*p = make(podTimes, len(b)/podTime)
-	for one := range slices.Chunk(b, podTime) {
-		(*p)[podID(one[:6])] = int64(binary.BigEndian.Uint32(one[6:]))
-	}
-	return nil
-}
-
-// durations are histograms: the sum, and then the counts without the zeros at their end.
-type durations scheduler.Histograms
-
-// MarshalJSON implements json.Marshaler.
-func (d durations) MarshalJSON() ([]byte, error) {
-	out := make(map[string][]float64, len(d))
-	for key, h := range d {
-		list := []float64{h.Sum}
-		for _, n := range h.Counts {
-			list = append(list, float64(n))
+	*e = make(evictions, len(list))
+	for _, one := range list {
+		if one.Count < 0 || len(list) > 2*maxEvictions {
+			return fmt.Errorf("%d evictions in %d groups", one.Count, len(list))
 		}
-		for list[len(list)-1] == 0 && len(list) > 1 {
-			list = list[:len(list)-1]
-		}
-		out[key] = list
-	}
-	return json.Marshal(out)
-}
-
-// maxDurations bounds the histograms that are read. Those that are written have fewer.
-const maxDurations = 1000
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (d *durations) UnmarshalJSON(text []byte) error {
-	var in map[string][]float64
-	if err := json.Unmarshal(text, &in); err != nil {
-		return err
-	}
-	size := len(scheduler.Bounds()) + 1
-	*d = make(durations, len(in))
-	for key, list := range in {
-		if len(list) < 1 || len(list) > size+1 || len(in) > maxDurations {
-			return errors.New("a histogram has another form")
-		}
-		h := &scheduler.Histogram{Sum: list[0], Counts: make([]uint64, size)}
-		for i, n := range list[1:] {
-			if n < 0 || n > 1<<53 || n != math.Trunc(n) {
-				return fmt.Errorf("a histogram counts %v", n)
-			}
-			h.Counts[i] = uint64(n)
-			h.Count += uint64(n)
-		}
-		if h.Sum < 0 {
-			return fmt.Errorf("the sum of a histogram is %v", h.Sum)
-		}
-		(*d)[key] = h
+		(*e)[Eviction{one.Queue, one.Team, one.Reason}] += one.Count
 	}
 	return nil
 }
@@ -129,7 +84,7 @@ func (w *Waits) Note(now time.Time) (text string, totals Totals) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	totals = w.totals.clone()
-	if w.fresh && !w.begun {
+	if w.pods.Fresh && !w.pods.Begun {
 		return "", totals
 	}
 	if w.advance(now); w.note == "" {
@@ -140,14 +95,18 @@ func (w *Waits) Note(now time.Time) (text string, totals Totals) {
 
 func (w *Waits) write() string {
 	o := noteObject{
-		Version: noteVersion, Since: w.totals.Since.UTC(), Mark: w.mark, Scheduled: podTimes{}, Started: podTimes{},
-		Waits: durations(w.totals.Scheduled), Starts: durations(w.totals.Started), Phases: durations(w.totals.Phases),
+		Version: noteVersion, Since: w.totals.Since.UTC(), Mark: w.pods.Mark, Scheduled: tally.Times{}, Started: tally.Times{},
+		Waits: w.totals.Scheduled, Starts: w.totals.Started, Phases: w.totals.Phases, Admissions: w.totals.Admitted, Evictions: w.totals.Evicted,
+		Evicted: w.evicted.Note(),
 	}
-	for id, s := range w.counted {
-		if s.started {
-			o.Started[id] = s.scheduled
+	if !w.admitted.Fresh || w.admitted.Begun {
+		o.Admitted = w.admitted.Note()
+	}
+	for id, s := range w.pods.Counted {
+		if s.Done {
+			o.Started[id] = s.At
 		} else {
-			o.Scheduled[id] = s.scheduled
+			o.Scheduled[id] = s.At
 		}
 	}
 	closed, open := w.gates.times()
@@ -173,19 +132,15 @@ func ContinueWaits(note string, now time.Time) (*Waits, error) {
 		return w, nil
 	}
 	o, err := parseNote([]byte(note))
-	if err == nil && o.Mark > now.Add(farAhead).Unix() {
+	if err == nil && o.newest() > now.Add(farAhead).Unix() {
 		err = errors.New("it is from the future")
 	}
 	if err != nil {
 		return w, fmt.Errorf("cannot continue what the last process counted: %w", err)
 	}
-	w.fresh, w.mark, w.newest = false, o.Mark, o.Mark+lag
-	for id, at := range o.Scheduled {
-		w.counted[id], w.newest = stage{scheduled: at}, max(w.newest, at)
-	}
-	for id, at := range o.Started {
-		w.counted[id], w.newest = stage{scheduled: at, started: true}, max(w.newest, at)
-	}
+	(&tally.Note{Mark: o.Mark, Counted: o.Started}).Resume(&w.pods, o.Scheduled)
+	o.Admitted.Resume(&w.admitted, nil)
+	o.Evicted.Resume(&w.evicted, nil)
 	for id := range o.Gated {
 		w.gates.closed[id] = true
 	}
@@ -195,16 +150,26 @@ func ContinueWaits(note string, now time.Time) (*Waits, error) {
 	}
 	// A store would take values that began in its future for nonsense. Everything in them has been reported.
 	if !o.Since.IsZero() && !o.Since.After(now) {
-		w.totals = Totals{o.Since, histograms(o.Waits), histograms(o.Starts), histograms(o.Phases)}
+		w.totals = newTotals(o.Since)
+		for to, from := range map[*scheduler.Histograms]scheduler.Histograms{
+			&w.totals.Scheduled: o.Waits, &w.totals.Started: o.Starts, &w.totals.Phases: o.Phases, &w.totals.Admitted: o.Admissions,
+		} {
+			maps.Copy(*to, from)
+		}
+		maps.Copy(w.totals.Evicted, o.Evictions)
 	}
 	return w, nil
 }
 
-func histograms(d durations) scheduler.Histograms {
-	if d == nil {
-		return scheduler.Histograms{}
+// newest returns the latest of its marks.
+func (o *noteObject) newest() int64 {
+	at := o.Mark
+	for _, n := range []*tally.Note{o.Admitted, o.Evicted} {
+		if n != nil {
+			at = max(at, n.Mark)
+		}
 	}
-	return scheduler.Histograms(d)
+	return at
 }
 
 func parseNote(b []byte) (o noteObject, err error) {

@@ -72,9 +72,6 @@ func (c *Cluster) refusedKinds() int {
 	return n
 }
 
-// CountEvictions makes a Cluster count evicted pods.
-func (c *Cluster) CountEvictions(e *Evictions) { c.evictions = e }
-
 // objects are the objects of a Kind.
 type objects[T any] struct {
 	mu      *sync.Mutex // of the Cluster
@@ -87,6 +84,22 @@ type objects[T any] struct {
 	// picks says which objects are also in picked, to be found without a walk of all; nil: none.
 	picks  func(*T) bool
 	picked map[string]T
+	// seen is told of each object that is new, old being nil, has changed, or is gone, next being nil, before it is so. first says
+	// that it is in the first list. listing is told when a list begins and ends. Nil: nobody is told.
+	seen    func(old, next *T, first bool)
+	listing func(bool)
+}
+
+// tell tells of the next state of the object of a key.
+func (o *objects[T]) tell(key string, next *T) {
+	if o.seen == nil {
+		return
+	}
+	var old *T
+	if was, ok := o.all[key]; ok {
+		old = &was
+	}
+	o.seen(old, next, o.all == nil)
 }
 
 // pick puts an object into the picked ones, or removes it from there.
@@ -137,6 +150,18 @@ func (o *objects[T]) Begin() (add func(object []byte), commit func()) {
 	commit = func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
+		if o.listing != nil {
+			o.listing(true)
+			defer o.listing(false)
+		}
+		for key := range o.all {
+			if _, ok := all[key]; !ok {
+				o.tell(key, nil)
+			}
+		}
+		for key, object := range all {
+			o.tell(key, &object)
+		}
 		o.all, o.refused, o.changes = all, refused, o.changes+1
 		o.picked = nil
 		for key, object := range all {
@@ -155,6 +180,7 @@ func (o *objects[T]) Put(b []byte) {
 		o.refused++
 		return
 	}
+	o.tell(key, &object)
 	o.all[key] = object
 	o.pick(key, &object)
 	o.changes++
@@ -168,6 +194,7 @@ func (o *objects[T]) Delete(b []byte) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.tell(key, nil)
 	delete(o.all, key)
 	delete(o.picked, key)
 	o.changes++
@@ -187,6 +214,9 @@ func (c *Cluster) further() {
 		v, err := gang.ParseWorkload(b)
 		return v.Key(), v, err
 	})
+	c.workload = map[string]string{}
+	c.kueue.seen = c.seenWorkload
+	c.kueue.listing = c.listWorkloads
 	c.kueue.picks = func(w *gang.Workload) bool { return w.Evicted != "" }
 	c.podGroups = map[podgroup.System]*objects[gang.PodGroup]{}
 	for _, g := range groupKinds {

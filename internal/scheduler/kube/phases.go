@@ -6,54 +6,37 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/tally"
 )
 
 // The phases of a pod until it runs. Those that are not known are missing; the others add up.
 const (
-	phaseGated   = "gated"   // from its creation until its last scheduling gate was removed; only of pods that had one
-	phaseQueued  = "queued"  // from there until it was scheduled
-	phaseSandbox = "sandbox" // from there until its volumes and its network were there; only if the kubelet says so in time
-	phaseInit    = "init"    // from there until its init containers had ended; only of pods that have some and a sandbox phase
-	phaseImage   = "image"   // from there, or from scheduling, until its first container ran: mostly images
+	phaseQuota     = "quota"     // from its creation until Kueue had reserved its quota; only of pods behind a gate of Kueue
+	phaseAdmission = "admission" // from there until Kueue admitted it: checks of admission
+	phaseGated     = "gated"     // from there, or from its creation, until its last scheduling gate was removed; only of pods that had one
+	phaseQueued    = "queued"    // from there until it was scheduled
+	phaseSandbox   = "sandbox"   // from there until its volumes and its network were there; only if the kubelet says so in time
+	phaseInit      = "init"      // from there until its init containers had ended; only of pods that have some and a sandbox phase
+	phaseImage     = "image"     // from there, or from scheduling, until its first container ran: mostly images
 )
-
-// phaseKey is the key of a phase in Totals.
-func phaseKey(phase string, devices int64) string { return phase + " " + sizeOf(devices) }
-
-// sizeOf returns how many devices a pod asks for, in few words.
-func sizeOf(devices int64) string {
-	switch {
-	case devices < 1:
-		return "part"
-	case devices == 1:
-		return "1"
-	case devices < 4:
-		return "2-3"
-	case devices < 8:
-		return "4-7"
-	case devices < 16:
-		return "8-15"
-	}
-	return "16+"
-}
 
 // maxGated bounds the pods that a Note has because of their gates, in each of two lists.
 const maxGated = 2000
 
 // gateLog knows when the gates of waiting pods were removed, which the API does not say afterwards.
 type gateLog struct {
-	closed map[podID]bool
+	closed map[tally.ID]bool
 	// open has the moment in Unix seconds. 0: it is not known when, or whether there were any.
-	open map[podID]int64
+	open map[tally.ID]int64
 	// until is up to when whoever watched before has seen the gates of new pods, in Unix seconds; 0: not known.
 	until int64
 }
 
-func newGateLog() gateLog { return gateLog{closed: map[podID]bool{}, open: map[podID]int64{}} }
+func newGateLog() gateLog { return gateLog{closed: map[tally.ID]bool{}, open: map[tally.ID]int64{}} }
 
 // seen follows the gates of a pod and reports whether there is news. A pod has its gates when it is created, or never: one that
 // a list shows for the first time may have lost them before.
-func (g *gateLog) seen(id podID, s sight) bool {
+func (g *gateLog) seen(id tally.ID, s sight) bool {
 	p := s.pod
 	_, known := g.open[id]
 	switch {
@@ -86,7 +69,7 @@ func (s *sight) when() time.Time {
 }
 
 // add adds the phases of a pod that has been scheduled.
-func (g *gateLog) add(to scheduler.Histograms, id podID, s sight) {
+func (g *gateLog) add(to scheduler.Histograms, id tally.ID, s sight) {
 	from := s.pod.Created
 	if opened, ok := g.open[id]; ok {
 		if opened == 0 {
@@ -94,13 +77,26 @@ func (g *gateLog) add(to scheduler.Histograms, id podID, s sight) {
 		}
 		// Where the API server does not tell, the moment is of another clock.
 		from = time.Unix(min(max(opened, from.Unix()), s.pod.Scheduled.Unix()), 0)
-		to.Add(phaseKey(phaseGated, s.devices), from.Sub(s.pod.Created))
+		s.gated(to, from)
 	}
-	to.Add(phaseKey(phaseQueued, s.devices), s.pod.Scheduled.Sub(from))
+	to.Add(scheduler.PhaseKey(phaseQueued, s.devices), s.pod.Scheduled.Sub(from))
+}
+
+// gated adds the phases behind gates that were gone at a moment: those of Kueue, if it held the pod, and what is left.
+func (s *sight) gated(to scheduler.Histograms, gone time.Time) {
+	at := s.pod.Created
+	for _, step := range []part{{phaseQuota, s.pod.ReservedAt.Sub(at)}, {phaseAdmission, s.pod.AdmittedAt.Sub(at)}} {
+		// It may have been admitted before the pod came, and its times are of another clock.
+		if next := s.pod.Created.Add(step.took); !next.Before(at) && !next.After(gone) {
+			to.Add(scheduler.PhaseKey(step.phase, s.devices), next.Sub(at))
+			at = next
+		}
+	}
+	to.Add(scheduler.PhaseKey(phaseGated, s.devices), gone.Sub(at))
 }
 
 // forget reports whether the pod was known.
-func (g *gateLog) forget(id podID) bool {
+func (g *gateLog) forget(id tally.ID) bool {
 	_, open := g.open[id]
 	known := open || g.closed[id]
 	delete(g.open, id)
@@ -109,13 +105,13 @@ func (g *gateLog) forget(id podID) bool {
 }
 
 // all returns whom it knows.
-func (g *gateLog) all() []podID {
+func (g *gateLog) all() []tally.ID {
 	return slices.AppendSeq(slices.Collect(maps.Keys(g.closed)), maps.Keys(g.open))
 }
 
 // times returns the closed ones as the open ones are: without a time.
-func (g *gateLog) times() (closed, open map[podID]int64) {
-	closed = make(map[podID]int64, len(g.closed))
+func (g *gateLog) times() (closed, open map[tally.ID]int64) {
+	closed = make(map[tally.ID]int64, len(g.closed))
 	for id := range g.closed {
 		closed[id] = 0
 	}
@@ -125,7 +121,7 @@ func (g *gateLog) times() (closed, open map[podID]int64) {
 // startup adds the phases of a pod that has started.
 func startup(to scheduler.Histograms, s sight) {
 	for _, part := range s.pod.startup() {
-		to.Add(phaseKey(part.phase, s.devices), part.took)
+		to.Add(scheduler.PhaseKey(part.phase, s.devices), part.took)
 	}
 }
 

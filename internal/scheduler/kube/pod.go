@@ -32,8 +32,10 @@ type Pod struct {
 	kueue    bool
 	member   member
 	owners   []string // UIDs of its controller, and of the JobSet above
-	// Evicted is why it lost its devices before it ended, empty if it did not.
-	Evicted string
+	// Evicted is why it lost its devices before it ended, empty if it did not, and EvictedAt since when that is so, zero if it is
+	// not known.
+	Evicted   string
+	EvictedAt time.Time
 	// Condition and Message are the scheduler's words on a pod that waits, empty if there are none yet.
 	Condition, Message string
 	// Created, Scheduled and Started are zero if they are unknown or in the future. Started is when the
@@ -48,6 +50,9 @@ type Pod struct {
 	// and Result how it ended, empty if it did not.
 	Ungated, Ended time.Time
 	Result         EventKind
+	// ReservedAt and AdmittedAt are when Kueue gave quota to its Workload and admitted it, zero if that is not known. They may be
+	// before Created.
+	ReservedAt, AdmittedAt time.Time
 	// ControllerKind and Controller name what created the pod, empty if nothing did.
 	ControllerKind, Controller string
 }
@@ -271,7 +276,7 @@ func (o *podObject) conditions(p *Pod) {
 		case c.Type == "Initialized" && c.Status == "True":
 			p.Initialized = c.LastTransitionTime
 		case c.Type == "DisruptionTarget" && c.Status == "True":
-			p.Evicted = cmp.Or(disruptions[c.Reason], "other")
+			p.Evicted, p.EvictedAt = cmp.Or(disruptions[c.Reason], "other"), c.LastTransitionTime
 		case c.Type != "PodScheduled":
 		case c.Status == "True":
 			p.Scheduled = c.LastTransitionTime

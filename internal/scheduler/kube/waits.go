@@ -1,80 +1,58 @@
 package kube
 
 import (
-	"cmp"
-	"crypto/sha256"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/gpumeter/gpumeter/internal/scheduler"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube/tally"
 )
 
 // Waits measures how long pods waited: from their creation until they were scheduled, and from there until their first
-// container started. Each counts once for each pod, over any number of processes that watch one after the other, as long as
-// each continues with the Note of the last.
-//
-// What has been counted is known without a list of all pods: those that were scheduled up to a moment, the mark, and by
-// UID those after it and those that have not started yet. All these times are of the API server: clocks are not compared.
+// container started; how long Workloads of Kueue waited until they were admitted; and how many pods were evicted. Each counts
+// once, over any number of processes that watch one after the other, as long as each continues with the Note of the last. All
+// these times are of the API server: clocks are not compared.
 //
 // Its methods may be called concurrently.
 type Waits struct {
 	mu     sync.Mutex
 	totals Totals
-	// fresh means that nobody counted before, or that it is not known: what the first list has does not count.
-	fresh bool
-	// begun means that a list is complete: there is something to note.
-	begun bool
-	// mark and newest are in Unix seconds, the precision of conditions. Pods that were scheduled up to mark count as counted;
-	// the newest was scheduled at newest; 0: none was seen.
-	mark, newest int64
-	// listing means that a list is being applied. Pods older than the newest so far may follow in it: the mark must not pass them.
-	listing bool
-	counted map[podID]stage
-	gates   gateLog
-	refused int    // pods whose start could not be remembered
-	note    string // of the present state; empty: it has changed
+	// pods are by when they were scheduled, admitted are Workloads by when they were admitted, and evicted pods by when
+	// they were evicted.
+	pods, admitted, evicted tally.Tally
+	gates                   gateLog
+	note                    string // of the present state; empty: it has changed
 }
 
-// Totals are durations since a moment.
+// Totals are what was counted since a moment.
 type Totals struct {
 	Since time.Time // zero: not known
-	// Scheduled are from creation to scheduling, and Started from there to the first container, by namespace.
-	Scheduled, Started scheduler.Histograms
-	// Phases are parts of both, by phase and size of the request, separated by a space.
+	// Scheduled are from creation to scheduling, Started from there to the first container, and Admitted from the creation of
+	// a Workload to its admission, by namespace.
+	Scheduled, Started, Admitted scheduler.Histograms
+	// Phases are parts of the first two, by phase and size of the request, separated by a space.
 	Phases scheduler.Histograms
+	// Evicted are pods that lost their accelerators before they ended.
+	Evicted map[Eviction]int64
 }
 
 func newTotals(since time.Time) Totals {
-	return Totals{Since: since, Scheduled: scheduler.Histograms{}, Started: scheduler.Histograms{}, Phases: scheduler.Histograms{}}
-}
-
-// podID is a part of the hash of a UID. Of a million pods, one in a hundred thousand clusters takes one for another.
-type podID [6]byte
-
-func idOf(uid string) podID {
-	h := sha256.Sum256([]byte(uid))
-	return podID(h[:6])
-}
-
-// stage is what has been counted of a pod that was scheduled.
-type stage struct {
-	scheduled int64 // Unix seconds
-	started   bool  // nothing is left to count
+	return Totals{
+		Since: since, Scheduled: scheduler.Histograms{}, Started: scheduler.Histograms{}, Admitted: scheduler.Histograms{},
+		Phases: scheduler.Histograms{}, Evicted: map[Eviction]int64{},
+	}
 }
 
 const (
-	// lag is how late the API server may say that a pod was scheduled, compared with others: several may have clocks
-	// that differ.
-	lag = 2 * 60
-	// maxCounted bounds the pods that are known by UID.
+	// maxCounted bounds the pods that are known by UID, and maxOnce those that were evicted, and the Workloads.
 	maxCounted = 5000
+	maxOnce    = 1000
 )
 
 // NewWaits returns Waits that count from a moment on, zero if it does not matter. They may outlive the Cluster that fills them.
 func NewWaits(since time.Time) *Waits {
-	return &Waits{totals: newTotals(since), fresh: true, mark: -1 << 62, counted: map[podID]stage{}, gates: newGateLog()}
+	return &Waits{totals: newTotals(since), pods: tally.New(maxCounted), admitted: tally.New(maxOnce), evicted: tally.New(maxOnce), gates: newGateLog()}
 }
 
 // Totals returns copies of the histograms.
@@ -85,19 +63,22 @@ func (w *Waits) Totals() Totals {
 }
 
 func (t *Totals) clone() Totals {
-	return Totals{Since: t.Since, Scheduled: t.Scheduled.Clone(), Started: t.Started.Clone(), Phases: t.Phases.Clone()}
+	return Totals{
+		Since: t.Since, Scheduled: t.Scheduled.Clone(), Started: t.Started.Clone(), Admitted: t.Admitted.Clone(), Phases: t.Phases.Clone(),
+		Evicted: maps.Clone(t.Evicted),
+	}
 }
 
 // Refused returns how many pods were too many to be remembered.
 func (w *Waits) Refused() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.refused
+	return w.pods.Refused
 }
 
 // sight is a pod that asks for accelerators, as it is seen.
 type sight struct {
-	old, pod *Pod // old is how it was seen last, nil if it is new
+	old, pod *Pod          // old is how it was seen last, nil if it is new
 	devices  int64
 	now      time.Time
 	listed   bool // in a list, the first or a later one: what happened since is not known
@@ -108,39 +89,35 @@ type sight struct {
 func (w *Waits) seen(s sight) (started bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p, id := s.pod, idOf(s.pod.UID)
+	p, id := s.pod, tally.Of(s.pod.UID)
 	if w.gates.seen(id, s) {
 		w.note = ""
 	}
 	if p.Scheduled.IsZero() || p.Created.IsZero() {
 		return false
 	}
-	is, known := w.counted[id]
-	was, counts := is, !w.fresh || !s.first
-	if !known {
-		// A pod that was seen waiting has not counted, whatever the clocks of the API servers say.
-		waited := s.old != nil && s.old.Scheduled.IsZero()
-		if is.scheduled = p.Scheduled.Unix(); is.scheduled <= w.mark && !waited {
-			w.gates.forget(id)
-			return false
-		}
-		w.newest = max(w.newest, is.scheduled)
-		if counts {
-			w.totals.Scheduled.Add(p.Namespace, p.Scheduled.Sub(p.Created))
-			w.gates.add(w.totals.Phases, id, s)
-		}
+	// A pod that was seen waiting has not counted, whatever the clocks of the API servers say.
+	is, known, passed := w.pods.Look(id, p.Scheduled, s.old != nil && s.old.Scheduled.IsZero())
+	if passed {
+		w.gates.forget(id)
+		return false
 	}
-	if !is.started && !p.Started.IsZero() {
-		if is.started, started = true, counts; counts {
+	was, counts := is, w.pods.Counts(s.first)
+	if !known && counts {
+		w.totals.Scheduled.Add(p.Namespace, p.Scheduled.Sub(p.Created))
+		w.gates.add(w.totals.Phases, id, s)
+	}
+	if !is.Done && !p.Started.IsZero() {
+		if is.Done, started = true, counts; counts {
 			w.totals.Started.Add(p.Namespace, p.Started.Sub(p.Scheduled))
 			startup(w.totals.Phases, s)
 		}
 	}
 	if p.State == scheduler.Finished {
-		is.started = true // it never will be
+		is.Done = true // it never will be
 	}
 	if w.gates.forget(id) || !known || is != was {
-		w.counted[id], w.note = is, ""
+		w.pods.Counted[id], w.note = is, ""
 	}
 	return started
 }
@@ -150,21 +127,19 @@ func (w *Waits) seen(s sight) (started bool) {
 func (w *Waits) again(s sight, at time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return s.first && !w.fresh && at.Unix() > w.mark
+	return s.first && !w.pods.Fresh && at.Unix() > w.pods.Mark
 }
 
 // gone forgets a pod that exists no more.
 func (w *Waits) gone(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	id := idOf(uid)
+	id := tally.Of(uid)
 	if w.gates.forget(id) {
 		w.note = ""
 	}
-	// It stays here until the mark passes it: an API server that is behind may show it again to who watches next.
-	if is, ok := w.counted[id]; ok && !is.started {
-		is.started = true
-		w.counted[id], w.note = is, ""
+	if w.pods.Finish(id) {
+		w.note = ""
 	}
 }
 
@@ -172,22 +147,20 @@ func (w *Waits) gone(uid string) {
 func (w *Waits) list() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listing = true
+	w.pods.Listing, w.evicted.Listing = true, true
 }
 
 // listed says that a list is complete, and which pods are in it.
 func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listing = false
-	there := make(map[podID]bool, len(all))
+	there := make(map[tally.ID]bool, len(all))
 	for uid := range all {
-		there[idOf(uid)] = true
+		there[tally.Of(uid)] = true
 	}
-	for id, is := range w.counted {
-		if !there[id] && !is.started {
-			is.started = true
-			w.counted[id], w.note = is, ""
+	for id := range w.pods.Counted {
+		if !there[id] && w.pods.Finish(id) {
+			w.note = ""
 		}
 	}
 	for _, id := range w.gates.all() {
@@ -196,10 +169,8 @@ func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 			w.note = ""
 		}
 	}
-	if w.newest == 0 && !w.begun {
-		w.mark = now.Unix() - lag // whoever watches next must not count all pods since 1970
-	}
-	w.begun = true
+	w.pods.Listed(now)
+	w.evicted.Listed(now)
 	w.advance(now)
 }
 
@@ -207,34 +178,14 @@ func (w *Waits) listed(all map[string]*Pod, now time.Time) {
 func (w *Waits) resolved() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listing = false
+	w.pods.Listing, w.evicted.Listing = false, false
 }
 
-// advance moves the mark, and forgets whom it passes. A clock that is wrong, here or there, cannot move it too far alone.
+// advance moves the marks.
 func (w *Waits) advance(now time.Time) {
-	if w.listing || w.newest == 0 {
-		return
-	}
-	if mark := min(w.newest, now.Unix()) - lag; mark > w.mark {
-		w.pass(mark)
-	}
-	if over := len(w.counted) - maxCounted; over > 0 {
-		ids := slices.SortedFunc(maps.Keys(w.counted), func(a, b podID) int {
-			return cmp.Or(cmp.Compare(w.counted[a].scheduled, w.counted[b].scheduled), slices.Compare(a[:], b[:]))
-		})
-		mark := w.mark
-		for _, id := range ids[:over] {
-			mark = max(mark, w.counted[id].scheduled)
-			if !w.counted[id].started {
-				w.refused++
-			}
-			delete(w.counted, id)
+	for _, t := range []*tally.Tally{&w.pods, &w.admitted, &w.evicted} {
+		if t.Advance(now) {
+			w.note = ""
 		}
-		w.pass(mark)
 	}
-}
-
-func (w *Waits) pass(mark int64) {
-	w.mark, w.note = mark, ""
-	maps.DeleteFunc(w.counted, func(_ podID, s stage) bool { return s.started && s.scheduled <= mark })
 }

@@ -35,7 +35,7 @@ var sentences = map[scheduler.Reason]string{
 // says.
 func (s *Snapshot) Why(p *Pod) []string {
 	if !p.State.Waits() {
-		return append([]string{s.waited(p)}, p.took()...)
+		return slices.Concat([]string{s.waited(p)}, s.admitted(p), p.took())
 	}
 	reason := s.Reason(p)
 	first := p.FullName() + " waits"
@@ -83,6 +83,19 @@ func (s *Snapshot) waited(p *Pod) string {
 		text += ", was " + strings.Join(took, " and ")
 	}
 	return text + "."
+}
+
+// admitted says in up to one line how long Kueue held a pod that does not wait.
+func (s *Snapshot) admitted(p *Pod) []string {
+	w, ok := s.workloads.of(p)
+	if !ok || w.AdmittedAt.IsZero() || w.Created.IsZero() || w.EvictedBefore {
+		return nil
+	}
+	text := "Kueue admitted its workload " + w.Name + " after " + scheduler.Duration(max(0, w.AdmittedAt.Sub(w.Created)))
+	if !w.ReservedAt.IsZero() && w.ReservedAt.Before(w.AdmittedAt) {
+		text += ", " + scheduler.Duration(max(0, w.ReservedAt.Sub(w.Created))) + " of which it waited for quota"
+	}
+	return []string{text + "."}
 }
 
 // asks returns what a pod asks for.

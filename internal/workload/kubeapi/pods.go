@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gpumeter/gpumeter/internal/workload/hami"
 	"github.com/gpumeter/gpumeter/internal/workload/podgroup"
@@ -21,6 +22,10 @@ type Pod struct {
 	// Queue is what the pod, else the nearest owner that names one, says to be its queue; empty if none does.
 	Queue  string
 	Labels map[string]string
+	// Created is when it was created, and Started when its first container started, zero if that is not so or not known.
+	// Restarted means that containers were restarted so often that it is not known.
+	Created, Started time.Time
+	Restarted        bool
 	// Owner is the workload that users know: the topmost known owner, the group of a pod without an owner, or the
 	// pod itself.
 	Owner Owner
@@ -211,6 +216,7 @@ type podObject struct {
 		Namespace       string            `json:"namespace"`
 		Name            string            `json:"name"`
 		ResourceVersion string            `json:"resourceVersion"`
+		Created         time.Time         `json:"creationTimestamp"`
 		Labels          map[string]string `json:"labels"`
 		Annotations     annotations       `json:"annotations"`
 		OwnerReferences []reference       `json:"ownerReferences"`
@@ -222,10 +228,10 @@ type podObject struct {
 		Containers     []container `json:"containers"`
 	} `json:"spec"`
 	Status struct {
-		Phase                      string      `json:"phase"`
-		InitContainerStatuses      []container `json:"initContainerStatuses"`
-		ContainerStatuses          []container `json:"containerStatuses"`
-		EphemeralContainerStatuses []container `json:"ephemeralContainerStatuses"`
+		Phase                      string            `json:"phase"`
+		InitContainerStatuses      []container       `json:"initContainerStatuses"`
+		ContainerStatuses          []containerStatus `json:"containerStatuses"`
+		EphemeralContainerStatuses []container       `json:"ephemeralContainerStatuses"`
 	} `json:"status"`
 }
 
@@ -295,6 +301,40 @@ type container struct {
 	ContainerID string `json:"containerID"`
 }
 
+// containerStatus is the decoded part of the status of a container that is neither an init container nor ephemeral.
+type containerStatus struct {
+	container
+	Restarts  int            `json:"restartCount"`
+	State     containerState `json:"state"`
+	LastState containerState `json:"lastState"`
+}
+
+type containerState struct {
+	Running    containerStart `json:"running"`
+	Terminated containerStart `json:"terminated"`
+}
+
+type containerStart struct {
+	At time.Time `json:"startedAt"`
+}
+
+// started returns when the first of these containers started, zero if none has or it is not known: the status has the last two
+// starts of a container.
+func started(list []containerStatus) (first time.Time, restarted bool) {
+	for _, c := range list {
+		restarted = restarted || c.Restarts > 1
+		for _, at := range []time.Time{c.State.Running.At, c.State.Terminated.At, c.LastState.Running.At, c.LastState.Terminated.At} {
+			if !at.IsZero() && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+	}
+	if restarted {
+		return time.Time{}, true
+	}
+	return first, false
+}
+
 // check returns an error if p cannot be a pod.
 func (p *podObject) check() error {
 	if p.Metadata.UID == "" || p.Metadata.Name == "" {
@@ -307,7 +347,7 @@ func (p *podObject) check() error {
 func (s *podStore) strip(p *podObject) *pod {
 	m := &p.Metadata
 	out := &pod{Pod: Pod{
-		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Phase: p.Status.Phase,
+		UID: m.UID, Namespace: m.Namespace, Name: m.Name, Phase: p.Status.Phase, Created: m.Created,
 		ContainerIDs: map[string]string{},
 		Pages:        m.Annotations.pages(),
 	}, static: m.Annotations.StaticUID}
@@ -319,6 +359,7 @@ func (s *podStore) strip(p *podObject) *pod {
 			out.Labels[k] = v
 		}
 	}
+	out.Started, out.Restarted = started(p.Status.ContainerStatuses)
 	marks := podgroup.Marks{UID: m.UID, Labels: m.Labels, Annotations: &m.Annotations.Annotations, Spec: &p.Spec.Spec}
 	out.Queue = marks.Queue()
 	if s.c.cfg.TeamLabel != "" {
@@ -333,7 +374,11 @@ func (s *podStore) strip(p *podObject) *pod {
 		inits := len(p.Spec.InitContainers)
 		out.Slices, out.SlicesErr = hami.Of(text, out.Containers[:inits], out.Containers[inits:])
 	}
-	for _, list := range [][]container{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+	running := make([]container, 0, len(p.Status.ContainerStatuses))
+	for i := range p.Status.ContainerStatuses {
+		running = append(running, p.Status.ContainerStatuses[i].container)
+	}
+	for _, list := range [][]container{p.Status.InitContainerStatuses, running, p.Status.EphemeralContainerStatuses} {
 		for _, c := range list {
 			if _, id, ok := strings.Cut(c.ContainerID, "://"); ok {
 				out.ContainerIDs[id] = c.Name

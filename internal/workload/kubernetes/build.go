@@ -239,6 +239,11 @@ var attributeOf = map[string]string{
 // unknown.
 func (b *builder) workload(p kubeapi.Pod, container, id string) workload.Workload {
 	w := workload.Workload{Kind: "pod", Name: p.Name, Team: p.Team, Attributes: map[string]string{}}
+	if p.UID != "" && !p.Created.IsZero() {
+		w.Job = &workload.Job{
+			ID: "pod/" + p.UID, Scheduler: "kubernetes", Queue: p.Namespace, Created: p.Created, Started: p.Started, Restarted: p.Restarted,
+		}
+	}
 	for _, page := range p.Pages {
 		w.Pages = append(w.Pages, workload.Page(page))
 	}

@@ -7,6 +7,7 @@ package podgroup
 
 import (
 	"cmp"
+	"encoding/json"
 	"strconv"
 	"strings"
 )
@@ -16,6 +17,10 @@ type Annotations struct {
 	VolcanoQueue       string `json:"volcano.sh/queue-name"`            // of the pods of a Volcano job
 	VolcanoSchedulingQ string `json:"scheduling.volcano.sh/queue-name"` // of others
 	YuniKornQueue      string `json:"yunikorn.apache.org/queue"`
+	YuniKornApp        string `json:"yunikorn.apache.org/app-id"`
+	YuniKornGroup      string `json:"yunikorn.apache.org/task-group-name"`
+	YuniKornGroups     string `json:"yunikorn.apache.org/task-groups"` // JSON, on the first pod or on all
+	YuniKornHolder     string `json:"yunikorn.apache.org/placeholder"` // true on pods that hold places for others
 
 	VolcanoGroup    string `json:"scheduling.k8s.io/group-name"`
 	VolcanoGroupOld string `json:"scheduling.volcano.sh/group-name"`
@@ -53,6 +58,12 @@ const (
 	// Anybody may call a label so: it is YuniKorn's on pods that YuniKorn schedules.
 	plainQueue = "queue"
 	yunikorn   = "yunikorn"
+)
+
+// Labels that name an application of YuniKorn.
+const (
+	yunikornApp = "yunikorn.apache.org/app-id"
+	plainApp    = "applicationId"
 )
 
 // Labels that name a group, and what is counted in it.
@@ -111,6 +122,7 @@ const (
 	Kueue           System = "kueue"
 	Volcano         System = "volcano"
 	KAI             System = "kai"
+	YuniKorn        System = "yunikorn"     // the task groups of an application
 	Coscheduling    System = "coscheduling" // of scheduler-plugins, and Koordinator's
 	LeaderWorkerSet System = "leaderworkerset"
 	JobSet          System = "jobset"
@@ -127,7 +139,7 @@ type Group struct {
 // Together reports whether the scheduler places a group as a whole or not at all. The others are created or
 // released as a whole, and their pods are placed one by one.
 func (s System) Together() bool {
-	return s == Kubernetes || s == Volcano || s == KAI || s == Coscheduling
+	return s == Kubernetes || s == Volcano || s == KAI || s == YuniKorn || s == Coscheduling
 }
 
 // Group returns the group that people have made, or a system for several pods; the zero Group if there is none.
@@ -138,6 +150,7 @@ func (m *Marks) Group() Group {
 		{Kubernetes, m.workloadRef(), 0},
 		{Volcano, cmp.Or(a.VolcanoGroup, a.VolcanoGroupOld), count(a.VolcanoMinimum)},
 		{KAI, a.KAIGroup, 0},
+		m.application(),
 		{Coscheduling, a.KoordinatorGang, count(a.KoordinatorMin)},
 		{Coscheduling, cmp.Or(m.Labels[coscheduling], m.Labels[oldGroup], m.Labels[oldGroupName]), count(m.Labels[oldMinimum])},
 		{Kueue, m.Labels[kueueGroup], count(a.KueueTotal)},
@@ -152,6 +165,32 @@ func (m *Marks) Group() Group {
 // alone reports whether a group was made for this pod only: KAI and Volcano make one for each pod without an owner, and
 // name it after the UID.
 func (m *Marks) alone(group string) bool { return m.UID != "" && strings.HasSuffix(group, m.UID) }
+
+// maxTaskGroups bounds the text of the task groups of an application, in bytes.
+const maxTaskGroups = 64 << 10
+
+// application returns the application of a pod with a task group: YuniKorn places all its task groups together. Pods that hold
+// places for others are no members.
+func (m *Marks) application() Group {
+	a := m.Annotations
+	if a.YuniKornGroup == "" || a.YuniKornHolder == "true" {
+		return Group{}
+	}
+	g := Group{System: YuniKorn, Name: cmp.Or(m.Labels[yunikornApp], a.YuniKornApp, m.Labels[plainApp])}
+	var groups []struct {
+		Minimum int `json:"minMember"`
+	}
+	if len(a.YuniKornGroups) > maxTaskGroups || json.Unmarshal([]byte(a.YuniKornGroups), &groups) != nil {
+		return g // another pod says how many
+	}
+	for _, one := range groups {
+		if g.Minimum += one.Minimum; one.Minimum < 0 || g.Minimum > maxMembers {
+			g.Minimum = 0
+			break
+		}
+	}
+	return g
+}
 
 // workloadRef returns the name of a group of a Workload of Kubernetes 1.35.
 func (m *Marks) workloadRef() string {

@@ -77,6 +77,11 @@ func TestGroup(t *testing.T) {
 	both(`"labels":{"scheduling.x-k8s.io/pod-group":"g"}`, "", Group{Coscheduling, "g", 0})
 	both(`"labels":{"pod-group.scheduling.sigs.k8s.io":"g","pod-group.scheduling.sigs.k8s.io/min-available":"2"}`, "", Group{Coscheduling, "g", 2})
 	both(`"annotations":{"gang.scheduling.koordinator.sh/name":"g","gang.scheduling.koordinator.sh/min-available":"2"}`, "", Group{Coscheduling, "g", 2})
+	const groups = `"yunikorn.apache.org/task-group-name":"w","yunikorn.apache.org/task-groups":"[{\"name\":\"d\",\"minMember\":1},{\"name\":\"w\",\"minMember\":4}]"`
+	both(`"labels":{"yunikorn.apache.org/app-id":"a"},"annotations":{`+groups+`}`, "", Group{YuniKorn, "a", 5})
+	both(`"labels":{"applicationId":"a"},"annotations":{"yunikorn.apache.org/task-group-name":"w","yunikorn.apache.org/task-groups":"x"}`, "", Group{YuniKorn, "a", 0})
+	both(`"labels":{"applicationId":"a"},"annotations":{"yunikorn.apache.org/placeholder":"true",`+groups+`}`, "", Group{})
+	both(`"labels":{"applicationId":"a"}`, "", Group{}) // not a gang
 	both(`"labels":{}`, `"schedulingGroup":{"podGroupName":"train-0"}`, Group{Kubernetes, "train-0", 0})
 	both(`"labels":{}`, `"workloadRef":{"name":"w","podGroup":"workers"}`, Group{Kubernetes, "w/workers", 0})
 	both(`"labels":{}`, `"workloadRef":{"name":"w","podGroup":"workers","podGroupReplicaKey":"1"}`, Group{Kubernetes, "w/workers/1", 0})

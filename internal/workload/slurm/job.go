@@ -95,3 +95,19 @@ func (j Job) workload(cluster string, teams map[string]string) workload.Workload
 	}
 	return w
 }
+
+// run returns the present run of the job, nil unless the controller said when it began, and on other nodes than the first of
+// those that it has: a job counts once.
+func (j Job) run(cluster, node string) *workload.Job {
+	if j.Start.IsZero() || j.Ambiguous || slurm.HostIndex(j.NodeList, node) != 0 {
+		return nil
+	}
+	cluster = cmp.Or(cluster, j.Cluster)
+	since := j.Eligible
+	if since.IsZero() {
+		since = j.Submit
+	}
+	return &workload.Job{
+		ID: fmt.Sprintf("slurm/%s/%s/%d", cluster, j.ID, j.Start.Unix()), Scheduler: "slurm", Cluster: cluster, Queue: j.Partition, Created: since, Started: j.Start,
+	}
+}

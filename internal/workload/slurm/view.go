@@ -69,6 +69,7 @@ func (s *Source) build() {
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(jobs), natural.Compare) {
 		w := jobs[id].workload(v.cluster, s.cfg.Teams)
+		w.Job = jobs[id].run(v.cluster, s.site.node)
 		v.jobs[id] = w
 		said, ok := a.jobs[id]
 		v.odd = cmp.Or(v.odd, said.unreadable)

@@ -7,7 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -40,18 +43,21 @@ func text(s string) string {
 }
 
 type metadata struct {
-	Namespace       string `json:"namespace"`
-	Name            string `json:"name"`
-	OwnerReferences []struct {
+	UID               string    `json:"uid"`
+	Namespace         string    `json:"namespace"`
+	Name              string    `json:"name"`
+	CreationTimestamp time.Time `json:"creationTimestamp"`
+	OwnerReferences   []struct {
 		UID string `json:"uid"`
 	} `json:"ownerReferences"`
 }
 
 type condition struct {
-	Type    string `json:"type"`
-	Status  string `json:"status"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
+	Type    string    `json:"type"`
+	Status  string    `json:"status"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"lastTransitionTime"`
 	Reasons []struct {
 		Message string `json:"message"`
 	} `json:"reasons"` // KAI
@@ -104,14 +110,21 @@ func ParsePodGroup(b []byte) (PodGroup, error) {
 
 // Workload is a Workload of Kueue: pods that get their quota as a whole.
 type Workload struct {
-	Namespace, Name string
-	Owners          []string // UIDs: a pod, or what creates the pods
-	// Reserved says whether it has its quota, and Admitted whether its pods may run.
-	Reserved, Admitted bool
+	UID, Namespace, Name string
+	Owners               []string // UIDs: a pod, or what creates the pods
+	Resources            []string // that it has, sorted; empty: it has no quota
+	Created              time.Time
+	// Reserved says whether it has its quota, and Admitted whether its pods may run. ReservedAt and AdmittedAt are since when,
+	// zero if that is not so or not known.
+	Reserved, Admitted     bool
+	ReservedAt, AdmittedAt time.Time
 	// Reason and Message are Kueue's words on what it waits for, empty if it is admitted or nothing was said.
 	Reason, Message string
-	// Evicted is why it lost its quota, empty if it did not, or has it again.
-	Evicted string
+	// Evicted is why it lost its quota, empty if it did not, or has it again, and EvictedAt since when. EvictedBefore says whether
+	// it ever did.
+	Evicted       string
+	EvictedAt     time.Time
+	EvictedBefore bool
 }
 
 // Key returns NAMESPACE/NAME.
@@ -126,28 +139,42 @@ func ParseWorkload(b []byte) (Workload, error) {
 		Metadata metadata `json:"metadata"`
 		Status   struct {
 			Conditions []condition `json:"conditions"`
+			Admission  struct {
+				PodSets []struct {
+					Usage map[string]json.RawMessage `json:"resourceUsage"`
+				} `json:"podSetAssignments"`
+			} `json:"admission"`
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(b, &o); err != nil {
 		return Workload{}, fmt.Errorf("workload cannot be parsed: %w", err)
 	}
-	w := Workload{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
+	w := Workload{UID: o.Metadata.UID, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Created: o.Metadata.CreationTimestamp}
 	if w.Name == "" {
 		return Workload{}, errors.New("workload cannot be parsed: no name")
 	}
 	for _, r := range o.Metadata.OwnerReferences[:min(len(o.Metadata.OwnerReferences), maxOwners)] {
 		w.Owners = append(w.Owners, r.UID)
 	}
+	for _, set := range o.Status.Admission.PodSets {
+		w.Resources = slices.AppendSeq(w.Resources, maps.Keys(set.Usage))
+	}
+	slices.Sort(w.Resources)
+	w.Resources = slices.Compact(w.Resources)
 	var quota, admission condition
 	for _, c := range o.Status.Conditions {
 		switch c.Type {
 		case "QuotaReserved":
-			w.Reserved, quota = c.Status == "True", c
+			if w.Reserved, quota = c.Status == "True", c; w.Reserved {
+				w.ReservedAt = c.Since
+			}
 		case "Admitted":
-			w.Admitted, admission = c.Status == "True", c
+			if w.Admitted, admission = c.Status == "True", c; w.Admitted {
+				w.AdmittedAt = c.Since
+			}
 		case "Evicted":
-			if c.Status == "True" {
-				w.Evicted = text(c.Reason)
+			if w.EvictedBefore = true; c.Status == "True" {
+				w.Evicted, w.EvictedAt = text(c.Reason), c.Since
 			}
 		}
 	}

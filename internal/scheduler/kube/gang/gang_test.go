@@ -41,9 +41,9 @@ func TestParseWorkload(t *testing.T) {
 		Workload{Reason: "WaitingForQuota", Message: "2 more needed"})
 	f(`{"type":"QuotaReserved","status":"True","message":"reserved"},{"type":"Admitted","status":"False","reason":"UnsatisfiedAdmissionChecks","message":"a check"}`,
 		Workload{Reserved: true, Reason: "UnsatisfiedAdmissionChecks", Message: "a check"})
-	f(`{"type":"Admitted","status":"True","message":"admitted"},{"type":"QuotaReserved","status":"True"},{"type":"Evicted","status":"False","reason":"QuotaReserved"}`, Workload{Reserved: true, Admitted: true})
+	f(`{"type":"Admitted","status":"True","message":"admitted"},{"type":"QuotaReserved","status":"True"},{"type":"Evicted","status":"False","reason":"QuotaReserved"}`, Workload{Reserved: true, Admitted: true, EvictedBefore: true})
 	f(`{"type":"Evicted","status":"True","reason":"Preempted"},{"type":"QuotaReserved","status":"False","reason":"Pending","message":"`+strings.Repeat("x", 3000)+`"}`,
-		Workload{Evicted: "Preempted", Reason: "Pending", Message: strings.Repeat("x", maxMessage)})
+		Workload{Evicted: "Preempted", EvictedBefore: true, Reason: "Pending", Message: strings.Repeat("x", maxMessage)})
 }
 
 // Catches an object that a fuzzer finds and that ends the process.

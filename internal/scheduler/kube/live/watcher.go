@@ -28,10 +28,7 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	elected kubeapi.Elected
-	// evictions are those since this process was elected last, at that time: each election begins a series of its own.
-	evictions *kube.Evictions
-	since     time.Time
-	waits     *kube.Waits // since it was elected last; nil: it never was
+	waits   *kube.Waits // since it was elected last; nil: it never was
 	// written are those of waits that are in the Lease: nobody will count them again.
 	written kube.Totals
 	damaged error         // why it does not continue what was counted before
@@ -62,13 +59,10 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // Lead follows pods and nodes until ctx is done. It implements kubeapi.Leader.
 func (w *Watcher) Lead(ctx context.Context, note string) {
-	since, evictions := time.Now(), kube.NewEvictions()
-	waits, damaged := kube.ContinueWaits(note, since)
+	waits, damaged := kube.ContinueWaits(note, time.Now())
 	cluster := kube.NewCluster(w.cfg.Vendors, w.cfg.TeamLabel, waits)
-	cluster.CountEvictions(evictions)
 	w.set(func() {
 		w.waits, w.written, w.damaged = waits, waits.Totals(), damaged
-		w.evictions, w.since = evictions, since
 		w.cluster, w.pods, w.nodes, w.kinds = cluster, nil, nil, kinds{}
 	})
 	defer w.set(func() { w.cluster, w.left = nil, append(w.left, cluster.Events()...) })
@@ -131,15 +125,12 @@ type View struct {
 	// Snapshot is nil while the pods are not known: without them nothing is known of what the nodes have left. Its
 	// Nodes are nil while those are not known.
 	Snapshot *kube.Snapshot
-	// Waits are how long pods waited, as far as it is in the Lease. NoWaits says why they are not current, or do not continue
-	// those of the last leader.
+	// Waits are how long pods waited and how many were evicted, as far as it is in the Lease. NoWaits says why they are not
+	// current, or do not continue those of the last leader.
 	Waits   kube.Totals
 	NoWaits error
 	// Err says what is not known, and why.
 	Err error
-	// Evicted are pods that lost their accelerators since this process was elected last, which was at EvictedSince.
-	Evicted      map[kube.Eviction]int64
-	EvictedSince time.Time
 	// Denied says which kinds of objects this process may not watch. What they would tell is absent.
 	Denied error
 }
@@ -153,7 +144,6 @@ func (w *Watcher) View(now time.Time) View {
 		return v
 	}
 	var ill error
-	v.Evicted, v.EvictedSince = w.evictions.Counts(), w.since
 	v.Denied, ill = w.kinds.errors()
 	v.Err = errors.Join(v.Err, w.pods, w.nodes, ill)
 	v.Waits, v.NoWaits = w.written, errors.Join(w.damaged, w.elected.Note)

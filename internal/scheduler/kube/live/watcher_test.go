@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/await"
 	"github.com/gpumeter/gpumeter/internal/device"
+	"github.com/gpumeter/gpumeter/internal/scheduler/kube"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi"
 	"github.com/gpumeter/gpumeter/internal/workload/kubeapi/kubeapitest"
 )
@@ -195,35 +196,46 @@ func TestWatcherRequests(t *testing.T) {
 	})
 }
 
-// Catches evictions of one lead that go on in the next: between the two another process counted in the same series, and a store
-// takes what it finds there for evictions that never were.
-func TestEvictionsOfEachLead(t *testing.T) {
+// Catches evictions that begin at zero with each lead, count twice for who is elected next, are lost when they happen while nobody
+// watches, or are reported before they are in the Lease.
+func TestEvictionsOverLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := kubeapitest.New()
-		s.PutPod(kubeapitest.Pod("gn1", "ml", "a", "ua", asks("1")))
-		p := begin(t, s, "a")
-		defer p.stop()
-		began := time.Now()
-		view := func() View {
-			time.Sleep(time.Second)
+		evict := func(name, at string) {
+			s.PutPod(kubeapitest.Pod("gn1", "ml", name, "u"+name, asks("1"), object{"status": object{"conditions": []object{
+				{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "lastTransitionTime": at},
+			}}}))
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			s.PutPod(kubeapitest.Pod("gn1", "ml", name, "u"+name, asks("1")))
+		}
+		f := func(p *process, when string, want int64) {
+			t.Helper()
+			time.Sleep(time.Minute)
 			synctest.Wait()
-			return p.View(time.Now())
+			v := p.View(time.Now())
+			if got := v.Waits.Evicted[kube.Eviction{Queue: "ml", Reason: "preempted"}]; !v.Leads || got != want {
+				t.Errorf("%s: leads %v, %d evictions, want %d", when, v.Leads, got, want)
+			}
 		}
-		view()
-		s.PutPod(kubeapitest.Pod("gn1", "ml", "a", "ua", asks("1"), object{"status": object{"conditions": []object{{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}}}}))
-		if v := view(); len(v.Evicted) != 1 || v.EvictedSince.Sub(began) > time.Second {
-			t.Fatalf("%v since %v", v.Evicted, v.EvictedSince)
-		}
+		evict("old", "1999-12-31T20:00:00Z")
+		first := begin(t, s, "a")
+		f(first, "before anybody watched", 0)
+		evict("a", "2000-01-01T00:01:00Z")
+		f(first, "one", 1)
 		s.Fail("/apis/coordination.k8s.io", kubeapitest.Fault{Status: 503})
-		time.Sleep(15 * time.Second)
-		if v := view(); v.Leads || v.Evicted != nil {
-			t.Fatalf("the Lease is lost, and there are %v", v.Evicted)
-		}
+		time.Sleep(20 * time.Second)
 		s.Heal()
-		again := time.Now()
-		time.Sleep(time.Minute)
-		if v := view(); !v.Leads || len(v.Evicted) != 0 || v.EvictedSince.Before(again) {
-			t.Errorf("elected again: leads %v, %v since %v", v.Leads, v.Evicted, v.EvictedSince)
-		}
+		f(first, "elected again", 1)
+		first.kill()
+		evict("b", "2000-01-01T00:03:00Z")
+		second := begin(t, s, "b")
+		f(second, "one while nobody watched", 2)
+		evict("c", "2000-01-01T00:06:00Z")
+		f(second, "and another", 3)
+		second.stop()
+		third := begin(t, s, "c")
+		defer third.stop()
+		f(third, "a third process", 3)
 	})
 }

@@ -1158,7 +1158,7 @@ type metricSchedulerJobEvicted struct {
 // init fills scheduler.job.evicted metric with initial data.
 func (m *metricSchedulerJobEvicted) init() {
 	m.data.SetName("scheduler.job.evicted")
-	m.data.SetDescription("Jobs that lost their GPUs before they ended, each once, as far as the process that watches has seen it since it was elected. A queueing system may count the same in scheduler.queue.evicted.")
+	m.data.SetDescription("Jobs that lost their GPUs before they ended, each once, over all processes that are elected. A queueing system may count the same in scheduler.queue.evicted.")
 	m.data.SetUnit("{job}")
 	m.data.SetEmptySum()
 	m.data.Sum().SetIsMonotonic(true)

@@ -678,7 +678,7 @@ func TestMetricsBuilder(t *testing.T) {
 					validatedMetrics["scheduler.job.evicted"] = true
 					assert.Equal(t, pmetric.MetricTypeSum, mi.Type())
 					assert.Equal(t, 1, mi.Sum().DataPoints().Len())
-					assert.Equal(t, "Jobs that lost their GPUs before they ended, each once, as far as the process that watches has seen it since it was elected. A queueing system may count the same in scheduler.queue.evicted.", mi.Description())
+					assert.Equal(t, "Jobs that lost their GPUs before they ended, each once, over all processes that are elected. A queueing system may count the same in scheduler.queue.evicted.", mi.Description())
 					assert.Equal(t, "{job}", mi.Unit())
 					assert.True(t, mi.Sum().IsMonotonic())
 					assert.Equal(t, pmetric.AggregationTemporalityCumulative, mi.Sum().AggregationTemporality())

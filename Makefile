@@ -86,8 +86,12 @@ e2e-all: bin/testsum ## e2e, also with other queueing systems, then every test w
 	CGO_ENABLED=1 bin/testsum -each -race -count 1 -timeout 60m $(TESTFLAGS) ./...
 
 .PHONY: e2e-kernels
-e2e-kernels: ## the tracer's probes on Linux 6.1, 6.12, 6.18 and the newest, emulated; takes half an hour
+e2e-kernels: ## the tracer's probes on Linux 6.1, 6.12, 6.18 and the newest, on amd64 and arm64, emulated; takes half an hour
 	@tools/kernels.sh $(KERNELS)
+
+.PHONY: e2e-kernels-short
+e2e-kernels-short: ## a few of these tests on the oldest and the newest, at once; takes minutes
+	@tools/kernels.sh --short 6.1 newest
 
 .PHONY: worlds
 worlds: ## bills of 10,000 random fleets with second agents, clock steps, late samples and restarts; takes an hour and more
@@ -96,7 +100,7 @@ worlds: ## bills of 10,000 random fleets with second agents, clock steps, late s
 .PHONY: bench
 bench: collector ## what the agent costs, beside the bare driver calls, and knowing whose work it is; takes minutes
 	@tools/deps.sh gcc
-	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub ./bench/inference ./bench/scheduler $(BENCHFLAGS)
+	CGO_ENABLED=0 $(GO) test -tags bench -count 1 -timeout 60m -v ./bench/agent ./bench/attribution ./bench/readers ./bench/hub ./bench/inference ./bench/scheduler ./bench/spans $(BENCHFLAGS)
 
 .PHONY: bin/testsum
 bin/testsum:

@@ -118,31 +118,52 @@ __noinline int context_leave(struct task_state *st, struct frame *f)
 	return 0;
 }
 
+#define IDLE 20000 // ns that a synchronization with nothing to wait for takes at most
+
+// sync_enter tells a synchronization that cannot have anything to wait for: this thread has waited for the same
+// before, and its process has made no call since that may have given a device something to do.
+static __always_inline void sync_enter(struct task_state *st, struct frame *f)
+{
+	f->idle = st->sync.cookie == f->cookie && st->sync.what == f->stream + f->a && st->sync.context == st->context &&
+		  *worked_at(st->tgid) < st->sync.at;
+	if (!f->idle)
+		wait_begins(st, f);
+}
+
 __noinline int sync_leave(struct task_state *st, struct frame *f, __u64 now, bool error)
 {
 	if (!st || !f)
 		return 0;
-	struct dev_val *d = device_value(st->tgid, f->dev);
 	struct place p = { .stream = f->stream, .dev = f->dev, .at = now };
 	struct handle_key key = { .tgid = st->tgid, .handle = f->a };
 	struct mark_val *mark;
+	struct dev_val *d;
 
 	st->synced = now;
-	wait_ends(st, f);
+	if (f->idle && !error && now - f->start < IDLE)
+		return 0;
+	st->sync.cookie = 0; // it failed, or did wait: for something that was not seen
+	d = device_value(st->tgid, f->dev);
 	if (!d)
 		return 0;
+	if (f->waits)
+		wait_over(d, f);
 	ADD(d->wait, now - f->start);
 	if (d->comm)
 		first_wait(st->tgid, d, now - f->start);
 	if (error)
 		return 0;
+	st->sync.cookie = f->cookie;
+	st->sync.what = f->stream + f->a;
+	st->sync.context = st->context;
+	st->sync.at = f->start;
 	trimmed(d, d->pool_keep);
 	switch (VARIANT(f->cookie)) {
 	case SYNC_CONTEXT:
 		closed(st, d, f->dev, 0, now);
 		break;
 	case SYNC_STREAM:
-		waited(st, &p);
+		waited(st, d, &p);
 		break;
 	case SYNC_EVENT:
 		mark = bpf_map_lookup_elem(&marks, &key);
@@ -199,11 +220,10 @@ __noinline int copy_leave(struct task_state *st, struct frame *f, __u64 now, boo
 	if (!with_host(f) || st->capturing)
 		return 0;
 	d = device_value(st->tgid, f->dev);
-	if (!d || error) {
-		wait_ends(st, f);
+	if (f->waits)
+		wait_over(d, f);
+	if (!d || error)
 		return 0;
-	}
-	wait_ends(st, f);
 	pace = d->pace[to_host];
 	if (mib) {
 		each = ns / mib;
@@ -225,7 +245,7 @@ __noinline int copy_leave(struct task_state *st, struct frame *f, __u64 now, boo
 	}
 	if (!STREAM(f->cookie)) { // it is synchronous
 		st->synced = now;
-		waited(st, &p);
+		waited(st, d, &p);
 	}
 	return 0;
 }
@@ -296,12 +316,12 @@ static __always_inline void launched(struct task_state *st, struct frame *f, __u
 }
 
 #define WINDOW 1024 // calls over which the cost of tracing a thread is judged
-#define MEASURED 8  // of how many calls of a thread that is spared one is measured
+#define MEASURED 32 // of how many calls of a thread that is spared one is measured
 
 // spared reports whether the return of a call need not be probed, which is half of the cost: the thread calls
 // so often that tracing slows it down. Counts stay exact, but the call is taken to last as long as the last
-// one that was measured. Only calls that do little more than to submit work are spared, and none while
-// somebody records them.
+// one that was measured. Only calls that do little more than to submit work are spared, and synchronizations with
+// nothing to wait for, but none while somebody records them.
 __noinline int spared(struct task_state *st, struct frame *f)
 {
 	if (!st || !f)
@@ -311,7 +331,7 @@ __noinline int spared(struct task_state *st, struct frame *f)
 	struct op_val *v;
 	__u64 ns;
 
-	if (body != BODY_LAUNCH && body != BODY_LAUNCH_EX && body != BODY_SET)
+	if (body != BODY_LAUNCH && body != BODY_LAUNCH_EX && body != BODY_SET && !f->idle)
 		return 0;
 	v = bpf_map_lookup_elem(&ops, &key);
 	if (!v || v->record || v->epoch != watch_epoch)
@@ -323,7 +343,9 @@ __noinline int spared(struct task_state *st, struct frame *f)
 	if (f->bytes)
 		ADD(v->bytes, f->bytes);
 	ADD(v->buckets[time_bucket(ns) & (TIME_BUCKETS - 1)], 1);
-	if (body != BODY_SET) {
+	if (f->idle) {
+		st->synced = f->start;
+	} else if (body != BODY_SET) {
 		launched(st, f, ns);
 		work(st, f);
 	}
@@ -373,14 +395,16 @@ static __noinline int once(struct pt_regs *ctx, struct task_state *st, __u64 coo
 	case BODY_STREAM_END:
 		key.dev = p.dev = device(st);
 		key.stream = p.stream = argument(ctx, STREAM(cookie));
-		waited(st, &p);
+		waited(st, device_value(st->tgid, p.dev), &p);
 		bpf_map_delete_elem(&streams, &key);
 		break;
 	case BODY_MARK:
+		*worked_at(st->tgid) = p.at;
 		if (!st->capturing)
 			marked(st, argument(ctx, STREAM(cookie)), argument(ctx, POINTER(cookie)));
 		break;
 	case BODY_AFTER:
+		*worked_at(st->tgid) = p.at;
 		if (!st->capturing)
 			after(st, argument(ctx, STREAM(cookie)), argument(ctx, POINTER(cookie)));
 		break;

@@ -26,6 +26,7 @@ struct frame {
 	__u32 gen;
 	__u32 inner; // a collective that another one makes: it is the same
 	__u32 waits; // it is counted as waiting for the device
+	__u32 idle, pad; // a synchronization with nothing to wait for
 	__u64 waited; // ns of the call
 };
 
@@ -43,6 +44,9 @@ struct task_state {
 	__u64 synced; // when its last synchronisation ended, 0 once it has launched
 	__u64 window; // when the current WINDOW of its calls began
 	__u32 calls, costly; // number of calls; the last window had too many
+	struct { // the last synchronization: which, of what, and when it began
+		__u64 cookie, what, context, at;
+	} sync;
 	struct {
 		__u64 stream;
 		__u32 epoch;
@@ -137,6 +141,9 @@ __u64 clock_zero SEC(".data.control");
 __u32 context_epoch = 1;
 // Counts synchronized streams by process and device, hashed into these slots.
 __u32 stream_epochs[256];
+
+// When a process last made a call that may give a device something to do; processes are hashed into these slots.
+__u64 worked[256];
 
 // Counts reports of PyTorch's allocator.
 __u64 torch_reports;

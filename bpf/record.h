@@ -157,7 +157,9 @@ static __always_inline void observe(struct task_state *st, struct frame *f, __u6
 	struct told t = { .ns = ns, .code = code };
 
 	if (v) {
-		v->last = ns;
+		// Of synchronizations that of those with nothing to wait for, not of one that lost its CPU.
+		if (BODY(f->cookie) != BODY_SYNC || (f->idle && (!v->last || ns < 2 * v->last)))
+			v->last = ns;
 		ADD(v->ns, ns);
 		if (f->bytes && !error)
 			ADD(v->bytes, f->bytes);

@@ -8,6 +8,8 @@ static __always_inline __u32 *stream_epoch(__u32 tgid, __s32 dev)
 	return &stream_epochs[(tgid * 31 + dev) & 255];
 }
 
+static __always_inline __u64 *worked_at(__u32 tgid) { return &worked[tgid & 255]; }
+
 // submitted records that a stream has work that nobody waited for. Most launches are on a stream
 // for which the thread already knows that.
 __noinline int submitted(struct task_state *st, struct frame *f)
@@ -88,10 +90,10 @@ __noinline int reached(struct task_state *st, struct place *p)
 	return 0;
 }
 
-// waited handles that all work of a stream is done, and with it what the stream waited for.
-__noinline int waited(struct task_state *st, struct place *p)
+// waited handles that all work of a stream of a device is done, and with it what the stream waited for.
+__noinline int waited(struct task_state *st, struct dev_val *d, struct place *p)
 {
-	if (!st || !p)
+	if (!st || !d || !p)
 		return 0;
 	struct stream_key key = { .tgid = st->tgid, .dev = p->dev, .stream = p->stream };
 	struct stream_val *sv = bpf_map_lookup_elem(&streams, &key);
@@ -99,7 +101,9 @@ __noinline int waited(struct task_state *st, struct place *p)
 
 	if (!sv)
 		return 0;
-	reached(st, p);
+	closed(st, d, p->dev, sv, p->at);
+	if (!sv->afters)
+		return 0;
 	for (int i = 0; i < AFTER; i++) {
 		before.stream = sv->after[i].stream;
 		before.marks = sv->after[i].marks;
@@ -171,15 +175,17 @@ __noinline int wait_begins(struct task_state *st, struct frame *f)
 	return 0;
 }
 
-// wait_ends is also for a call that is left without a return.
-__noinline int wait_ends(struct task_state *st, struct frame *f)
+static __always_inline void wait_over(struct dev_val *d, struct frame *f)
 {
-	if (!st || !f || !f->waits)
-		return 0;
-	struct dev_val *d = device_value(st->tgid, f->dev);
-
 	f->waits = 0;
 	if (d && __sync_fetch_and_add(&d->waiting, -1ull) == 1)
 		d->waiting_since = 0;
+}
+
+// abandoned handles a call that is left without a return.
+__noinline int abandoned(struct task_state *st, struct frame *f)
+{
+	if (st && f && f->waits)
+		wait_over(device_value(st->tgid, f->dev), f);
 	return 0;
 }

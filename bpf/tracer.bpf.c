@@ -60,8 +60,8 @@ static __always_inline void arguments(struct pt_regs *ctx, struct task_state *st
 		free_enter(st, f);
 		return;
 	case BODY_SYNC:
-		f->a = argument(ctx, POINTER(c));
-		wait_begins(st, f);
+		f->a = POINTER(c) ? argument(ctx, POINTER(c)) : 0;
+		sync_enter(st, f);
 		return;
 	case BODY_MAP:
 	case BODY_UNMAP:
@@ -111,7 +111,7 @@ static __noinline int enter(struct pt_regs *ctx)
 	for (int i = 0; i < DEPTH; i++) {
 		if (n && n <= DEPTH && st->frames[INDEX(n - 1)].sp < ctx->sp) {
 			n--;
-			wait_ends(st, &st->frames[INDEX(n)]);
+			abandoned(st, &st->frames[INDEX(n)]);
 			lose(LOSS_NO_RETURN);
 		}
 	}
@@ -128,7 +128,7 @@ static __noinline int enter(struct pt_regs *ctx)
 	f->bytes = 0;
 	f->kind = KIND(cookie);
 	f->rank = f->size = 0;
-	f->inner = f->waits = 0;
+	f->inner = f->waits = f->idle = 0;
 	f->waited = 0;
 	f->dev = device(st);
 	f->start = bpf_ktime_get_ns();
@@ -136,6 +136,8 @@ static __noinline int enter(struct pt_regs *ctx)
 		st->costly = f->start - st->window < (__u64)pace * WINDOW;
 		st->window = f->start;
 	}
+	if (BODY(cookie) != BODY_SYNC)
+		*worked_at(st->tgid) = f->start;
 	arguments(ctx, st, f);
 	if (st->costly && st->calls % MEASURED && spared(st, f)) {
 		st->depth = n;
@@ -183,7 +185,7 @@ static __noinline int leave(struct pt_regs *ctx, __u32 frame)
 #pragma unroll
 	for (__u32 i = 1; i < DEPTH; i++) { // calls inside of it that were left otherwise
 		if (i > n && i < st->depth) {
-			wait_ends(st, &st->frames[i]);
+			abandoned(st, &st->frames[i]);
 			lose(LOSS_NO_RETURN);
 		}
 	}
@@ -418,7 +420,7 @@ int on_exit(__u64 *ctx)
 		if (!st || i >= (int)n)
 			break;
 		lose(LOSS_NO_RETURN);
-		wait_ends(st, &st->frames[i]);
+		abandoned(st, &st->frames[i]);
 	}
 	if (st)
 		st->depth = 0;

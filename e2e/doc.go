@@ -1,4 +1,4 @@
-// Package e2e runs the built program against real dependencies: Prometheus, VictoriaMetrics, the
+// Package e2e runs the built program against real dependencies: Prometheus, VictoriaMetrics, Jaeger, the
 // OpenTelemetry Collector's builder, a Kubernetes with a kubelet and containers, and a two-node Slurm,
 // all on this machine. make e2e runs it.
 //

@@ -4,7 +4,7 @@
 # Compilers are installed with apt-get, as root or with sudo. Prometheus and containerd are unpacked
 # and not installed: installing them would start servers on this machine. Debian's Prometheus has no
 # OTLP receiver, so prometheus3 and victoriametrics are built from the versions in tools/*.mod, which
-# needs only Go. So are kubernetes (its API server, controllers, scheduler and kubelet), etcd, llmdsim
+# needs only Go. So are jaeger (a store of traces), kubernetes (its API server, controllers, scheduler and kubelet), etcd, llmdsim
 # (an inference engine without a model, which has the metrics of vLLM), epp (the endpoint picker of the
 # Gateway API inference extension, with the definitions of its resources), promadapter (the Prometheus
 # adapter), kueue, volcano, kai, koordinator and yunikorn (queueing systems, with the definitions of their
@@ -36,7 +36,7 @@ elapsed() { printf '%dm%02ds' $((SECONDS / 60)) $((SECONDS % 60)); }
 # programs prints what a tool that is built or unpacked has, nothing for one that is installed.
 programs() {
 	case $1 in
-	prometheus3 | victoriametrics | etcd | llmdsim | epp | promadapter | kueue | ksm | yunikorn | koordinator | jobset | lws | kuberay) echo "$1" ;;
+	prometheus3 | victoriametrics | jaeger | etcd | llmdsim | epp | promadapter | kueue | ksm | yunikorn | koordinator | jobset | lws | kuberay) echo "$1" ;;
 	llamacpp) echo llama-server ;;
 	kubernetes) echo kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
 	volcano) echo volcano-scheduler volcano-controller-manager ;;
@@ -77,7 +77,7 @@ have() {
 	# The version that built the committed objects, with the headers included by bpf/.
 	clang) command -v llvm-strip-14 >/dev/null && echo '#include <bpf/bpf_helper_defs.h>' | clang-14 -M -xc - >/dev/null 2>&1 ;;
 	# Built from the current pins.
-	prometheus3 | victoriametrics | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay) linked "$1" ;;
+	prometheus3 | victoriametrics | jaeger | etcd | kubernetes | llmdsim | epp | promadapter | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay) linked "$1" ;;
 	# Installed on the machine, or unpacked.
 	promtool | prometheus) command -v "$1" >/dev/null || linked "$1" ;;
 	llamacpp) command -v llama-server >/dev/null || linked "$1" ;;
@@ -106,7 +106,7 @@ takes() {
 	case $1 in
 	kubernetes) echo 'about 10 minutes' ;;
 	kueue | kai) echo 'about 5 minutes' ;;
-	prometheus3 | llmdsim | promadapter | volcano | yunikorn | koordinator) echo 'about 4 minutes' ;;
+	prometheus3 | jaeger | llmdsim | promadapter | volcano | yunikorn | koordinator) echo 'about 4 minutes' ;;
 	victoriametrics | etcd | epp | dradriver | ksm | slurm | chromium | jobset | lws | kuberay) echo 'about 2 minutes' ;;
 	*) echo 'less than a minute' ;;
 	esac
@@ -278,6 +278,7 @@ fill() {
 	containerd) unpack "$2" containerd runc ;;
 	prometheus3) build "$1" github.com/prometheus/prometheus/cmd/prometheus "$2" ;; # without service discovery: half the time
 	victoriametrics) build "$1" github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics "$2" ;;
+	jaeger) build "$1" github.com/jaegertracing/jaeger/cmd/all-in-one "$2" ;;
 	kubernetes) kubernetes "$2" ;;
 	llmdsim) build "$1" github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim "$2" ;;
 	epp | kueue | volcano | kai | koordinator | jobset | lws | kuberay) "$1" "$2" ;;
@@ -316,7 +317,7 @@ get() {
 		[ "$(id -u)" = 0 ] || { say "only root can run $1" && return 1; }
 		;;&
 	slurm) quietly slurmctld slurmd slurmdbd slurmrestd slurm-client munge mariadb-server ;;
-	promtool | prometheus | prometheus3 | victoriametrics | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay) cached "$1" ;;
+	promtool | prometheus | prometheus3 | victoriametrics | jaeger | kubernetes | etcd | containerd | llmdsim | epp | promadapter | llamacpp | kueue | volcano | kai | dradriver | ksm | yunikorn | koordinator | jobset | lws | kuberay) cached "$1" ;;
 	*) say "unknown tool $1" && return 1 ;;
 	esac
 }
@@ -351,7 +352,7 @@ done
 left=$(missing "$@")
 [ -n "$left" ] || exit 0
 say "missing:" $left
-say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai, koordinator, yunikorn, jobset, lws, kuberay, ksm and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
+say "on Debian they are in the packages gcc, libc6-dev, git, clang-14, llvm-14, libbpf-dev, chromium, nodejs, npm, prometheus, containerd and runc, and those of Slurm in slurmctld, slurmd, slurmdbd, slurmrestd, slurm-client, munge and mariadb-server; elsewhere put them on PATH; prometheus3, victoriametrics, jaeger, kubernetes, etcd, llmdsim, epp, promadapter, kueue, volcano, kai, koordinator, yunikorn, jobset, lws, kuberay, ksm and dradriver are built with Go; llamacpp is the package llama.cpp-tools of Debian's $newer"
 if [ $try = yes ]; then
 	say "tests that need them are skipped"
 	exit 0

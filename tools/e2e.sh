@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 step() { printf 'e2e: [%dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }
 
-tools=(gcc prometheus prometheus3 victoriametrics kubernetes etcd containerd slurm chromium npm llmdsim llamacpp epp promadapter kueue dradriver)
+tools=(gcc prometheus prometheus3 victoriametrics jaeger kubernetes etcd containerd slurm chromium npm llmdsim llamacpp epp promadapter kueue dradriver)
 if [ "${1:-}" = --all ]; then
 	shift
 	tools+=(volcano kai koordinator yunikorn ksm jobset lws kuberay)

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumeter/gpumeter/extension/gpuextension/internal/metadata"
 	"github.com/gpumeter/gpumeter/internal/local"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/workload"
 )
 
@@ -43,10 +44,13 @@ var _ extensioncapabilities.PipelineWatcher = (*gpuExtension)(nil)
 
 type gpuExtension struct {
 	statuses
+	workload.Reports
 
 	cfg  local.Config
 	set  component.TelemetrySettings
 	open Opener
+
+	spans spans.Board // of applications
 
 	feed      Feed
 	own       *ownView // the feed, if the extension owns it
@@ -134,6 +138,10 @@ func (e *gpuExtension) Shutdown(context.Context) error {
 
 // Subscribe returns the ticks of the View; see node.View.Subscribe.
 func (e *gpuExtension) Subscribe() (ticks <-chan node.Tick, cancel func()) { return e.feed.Subscribe() }
+
+// Spans returns what is known of the spans of applications: the gpuspan processor fills it, and receivers
+// link to them and report slow ones.
+func (e *gpuExtension) Spans() *spans.Board { return &e.spans }
 
 // Lookup is what a Feed may know about workloads besides its ticks.
 type Lookup interface {

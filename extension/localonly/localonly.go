@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/gpumeter/gpumeter/internal/rebind"
+	"github.com/gpumeter/gpumeter/internal/sender"
 )
 
 // Config is the configuration under extensions::local_only. There is nothing to set.
@@ -56,7 +57,7 @@ func (g *guard) GetHTTPHandler(context.Context) (extensionmiddleware.WrapHTTPHan
 			select {
 			case g.turns <- struct{}{}:
 				defer func() { <-g.turns }()
-				next.ServeHTTP(w, r)
+				next.ServeHTTP(w, r.WithContext(sender.WithPeer(r.Context(), r.RemoteAddr)))
 			default:
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, "too many requests at a time", http.StatusServiceUnavailable)

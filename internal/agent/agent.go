@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,6 +50,7 @@ type Options struct {
 	File      string // also write OTLP to this file; "-" is standard output
 	QueueSize int64  // maximum size of the send queue of each signal in bytes; 0: the default
 	Receiver  bool   // accept OTLP from applications
+	Spans     string // what the spans of applications get: a vocabulary of the gpuspan processor, or SpansOff
 	Inference Inference
 	Trace     bool   // trace CUDA and NCCL
 	TraceKeep string // folder on a bpf file system in which probes outlive the agent; empty: none
@@ -61,6 +64,12 @@ type Options struct {
 	Store  hubexporter.Opener  // store of a hub in this process; nil: no hub
 }
 
+// SpansOff leaves the spans of applications as they are.
+const SpansOff = "off"
+
+// Spans returns the values of Options.Spans, the default first.
+func Spans() []string { return []string{"gpumeter", "guide", "both", SpansOff} }
+
 // Agent is a configured agent. Run runs it.
 type Agent struct {
 	Options
@@ -71,6 +80,7 @@ type Agent struct {
 // New returns the agent that o describes.
 func New(o Options) (*Agent, error) {
 	a := &Agent{Options: o}
+	a.Spans = cmp.Or(a.Spans, Spans()[0])
 	if a.ConfigFile != "" {
 		return a, nil
 	}
@@ -85,6 +95,9 @@ func New(o Options) (*Agent, error) {
 func (a *Agent) Check() error {
 	if a.ConfigFile != "" {
 		return nil
+	}
+	if !slices.Contains(Spans(), a.Spans) {
+		return fmt.Errorf("--otlp-spans: must be one of %s, not %q", strings.Join(Spans(), ", "), a.Spans)
 	}
 	if err := a.OTLP.readable(a.Env); err != nil {
 		return err
@@ -204,7 +217,8 @@ func (a *Agent) run(ctx context.Context, out io.Writer, log *zap.Logger, hide *r
 		return err
 	}
 	defer end()
-	defer releaseStartup(30 * time.Second)()
+	// Again and again, because what one step of the start needs, the next one does not. On a busy machine it takes many seconds.
+	defer releaseStartup(0, time.Second/2, time.Second, 2*time.Second, 4*time.Second, 8*time.Second, 15*time.Second, 30*time.Second)()
 	live := &liveView{ctx: ctx, log: log, relay: newRelay()}
 	defer live.close()
 	a.endTracing(log)

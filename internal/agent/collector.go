@@ -40,7 +40,9 @@ import (
 	"github.com/gpumeter/gpumeter/extension/filestorage"
 	"github.com/gpumeter/gpumeter/extension/gpuextension"
 	"github.com/gpumeter/gpumeter/extension/localonly"
+	"github.com/gpumeter/gpumeter/processor/gpuspanprocessor"
 	"github.com/gpumeter/gpumeter/processor/reservedprocessor"
+	"github.com/gpumeter/gpumeter/processor/trainingprocessor"
 	"github.com/gpumeter/gpumeter/processor/workloadprocessor"
 	"github.com/gpumeter/gpumeter/receiver/cudareceiver"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver"
@@ -77,7 +79,7 @@ func (p process) factories() (otelcol.Factories, error) {
 	f.Receivers, errs[1] = otelcol.MakeFactoryMap[receiver.Factory](
 		cudareceiver.NewFactoryWithSwitch(p.trace), gpureceiver.NewFactory(), hostreceiver.NewFactory(), p.inference(), otlpreceiver.NewFactory(), schedulerreceiver.NewFactory(), selfreceiver.NewFactory(p.meter))
 	f.Processors, errs[2] = otelcol.MakeFactoryMap[processor.Factory](
-		batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), reservedprocessor.NewFactory(), resourceprocessor.NewFactory(), workloadprocessor.NewFactory())
+		batchprocessor.NewFactory(), gpuspanprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), reservedprocessor.NewFactory(), resourceprocessor.NewFactory(), trainingprocessor.NewFactory(), workloadprocessor.NewFactory())
 	f.Exporters, errs[3] = otelcol.MakeFactoryMap[exporter.Factory](
 		pageexporter.NewFactory(), hubexporter.NewFactoryWithStore(p.store), otlpexporter.NewFactory(), otlphttpexporter.NewFactory(), fileexporter.NewFactory(), stdoutexporter.NewFactory(p.stdout), debugexporter.NewFactory())
 	f.Telemetry = newTelemetry(p.meter, p.log)

@@ -151,7 +151,11 @@ func (a *Agent) config(queue string) (map[string]any, error) {
 			},
 		}}, metrics+applications, logs+applications, traces)
 		// Every local user can reach the receiver, and the agent forwards with its own token.
+		if a.Spans != SpansOff { // before the reserved processor, which replaces the name of the sender's host
+			b.process("gpuspan", map[string]any{"names": a.Spans, "root": c.Root}, logs+applications, traces)
+		}
 		b.process("reserved", nil, metrics+applications, logs+applications)
+		b.process("training", nil, metrics+applications)
 		b.extensions["local_only"] = nil
 	}
 	return b.config(), nil

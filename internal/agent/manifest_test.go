@@ -22,7 +22,7 @@ var types = map[string]string{
 	"gpureceiver": "gpu", "healthcheckextension": "health_check", "hostreceiver": "host", "hubexporter": "hub", "inferencereceiver": "inference", "k8sattributesprocessor": "k8sattributes",
 	"loadbalancingexporter": "loadbalancing", "localonly": "local_only", "memorylimiterprocessor": "memory_limiter", "otlpexporter": "otlp_grpc", "otlphttpexporter": "otlp_http",
 	"otlpreceiver": "otlp", "pageexporter": "page", "pprofextension": "pprof", "prometheusreceiver": "prometheus", "prometheusremotewriteexporter": "prometheusremotewrite",
-	"reservedprocessor": "reserved", "resourcedetectionprocessor": "resourcedetection", "resourceprocessor": "resource", "schedulerreceiver": "scheduler", "transformprocessor": "transform",
+	"gpuspanprocessor": "gpuspan", "reservedprocessor": "reserved", "resourcedetectionprocessor": "resourcedetection", "resourceprocessor": "resource", "schedulerreceiver": "scheduler", "trainingprocessor": "training", "transformprocessor": "transform",
 	"workloadprocessor": "workload",
 }
 

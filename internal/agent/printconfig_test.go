@@ -38,8 +38,10 @@ receivers:
   scheduler: {slurm: {}}
   otlp: {protocols: {grpc: {endpoint: "localhost:0"}, http: {endpoint: "localhost:0"}}}
 processors:
+  gpuspan:
   memory_limiter: {check_interval: 1s, limit_mib: 100}
   reserved:
+  training:
   workload: {}
   batch: {}
   resource: {attributes: [{key: rack, value: r1, action: upsert}]}
@@ -54,9 +56,9 @@ exporters:
 service:
   extensions: [gpu, file_storage, bearertokenauth, health_check, local_only, pprof]
   pipelines:
-    metrics: {receivers: [gpu, cuda, host, inference, self, scheduler, otlp], processors: [memory_limiter, reserved, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
+    metrics: {receivers: [gpu, cuda, host, inference, self, scheduler, otlp], processors: [memory_limiter, reserved, training, workload, resource, batch], exporters: [page, hub, otlp_http, otlp_grpc, file, stdout, debug]}
     logs: {receivers: [gpu, cuda, scheduler, otlp], processors: [memory_limiter, reserved, workload], exporters: [hub, otlp_http, otlp_grpc, file, stdout, debug]}
-    traces: {receivers: [otlp], processors: [memory_limiter, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
+    traces: {receivers: [otlp], processors: [memory_limiter, gpuspan, workload], exporters: [otlp_http, otlp_grpc, file, stdout, debug]}
   telemetry: {logs: {level: warn}}
 `
 

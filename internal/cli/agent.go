@@ -87,7 +87,7 @@ var (
 	readingFlags   = []string{"listen", "interval", "slow-interval", "pcie-throughput", "nvidia-library", "gaudi-library", "neuron-monitor", "root", "host-name", "simulate", "state-dir", "expect", "once"}
 	identityFlags  = []string{"cluster", "node-name", "no-cloud"}
 	schedulerFlags = []string{"scheduler", "slurm-accounting", "slurm-prometheus"}
-	sinkFlags      = []string{"otlp-endpoint", "otlp-protocol", "otlp-header", "otlp-insecure", "otlp-ca", "otlp-cert", "otlp-key", "queue-size", "otlp-file", "otlp-receiver"}
+	sinkFlags      = []string{"otlp-endpoint", "otlp-protocol", "otlp-header", "otlp-insecure", "otlp-ca", "otlp-cert", "otlp-key", "queue-size", "otlp-file", "otlp-receiver", "otlp-spans"}
 	tracingFlags   = []string{"trace", "trace-keep"}
 	inferenceFlags = []string{"no-inference", "inference-target", "inference-listen"}
 )
@@ -131,6 +131,8 @@ func (a *agentFlags) registerSinks(cmd *cobra.Command) {
 	f.StringVar(&a.queueSize, "queue-size", "", "maximum size of the send queue of each signal while the OTLP endpoint is unreachable (default: 256MiB on disk, or 32MiB in memory without a state folder)")
 	f.StringVar(&a.options.File, "otlp-file", "", "also write OTLP to `FILE` as JSON lines; - is standard output")
 	f.BoolVar(&a.options.Receiver, "otlp-receiver", false, "accept OTLP from applications at localhost:4317 (gRPC) and localhost:4318 (HTTP), and forward it")
+	f.StringVar(&a.options.Spans, "otlp-spans", agent.Spans()[0], "with --otlp-receiver, attributes about the GPUs of their process that spans and log records get ("+strings.Join(agent.Spans(), ", ")+")")
+	_ = cmd.RegisterFlagCompletionFunc("otlp-spans", cobra.FixedCompletions(agent.Spans(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("otlp-protocol", cobra.FixedCompletions(agent.OTLPProtocols(), cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -56,6 +56,7 @@ type lab struct {
 	took              *httptest.Server
 	interval, slow    time.Duration
 	receiver          string // more keys of the gpu receiver
+	otlp              string // address at which the agent takes traces; empty: it takes none
 
 	gpus      []labGPU
 	processes map[int]labProcess
@@ -67,7 +68,8 @@ type lab struct {
 	mu      sync.Mutex
 	agents  int // that were started
 	batches []labTick
-	records []map[string]any // attributes of log records, with their name as "event"
+	records []map[string]any          // attributes of log records, with their name as "event"
+	spans   map[string]map[string]any // attributes of spans, by name
 }
 
 // labGPU is what the driver says about a GPU.
@@ -143,8 +145,14 @@ func (l *lab) launch() *agent {
 
 // config returns the configuration of an agent.
 func (l *lab) config() string {
+	otlp, traces := "", ""
+	if l.otlp != "" {
+		otlp = fmt.Sprintf("  otlp: {protocols: {http: {endpoint: %q, middlewares: [{id: local_only}]}}}\nprocessors:\n  gpuspan: {root: %q}\n", l.otlp, l.root)
+		traces = "    traces: {receivers: [otlp], processors: [gpuspan], exporters: [otlp_http/lab]}\n"
+	}
 	return fmt.Sprintf(`
 extensions:
+  local_only:
   gpu:
     interval: %s
     slow_interval: %s
@@ -156,17 +164,17 @@ extensions:
 receivers:
   gpu: {%s}
   scheduler/node: {scheduler: node, node: {cluster: lab, state_dir: %q}}
-exporters:
+%sexporters:
   page: {endpoint: "localhost:0"}
   otlp_http/lab: {endpoint: %q, compression: none}
   otlp_http/hub: {endpoint: %q}
 service:
-  extensions: [gpu]
+  extensions: [gpu, local_only]
   pipelines:
     metrics: {receivers: [gpu], exporters: [page, otlp_http/lab, otlp_http/hub]}
     metrics/work: {receivers: [scheduler/node], exporters: [page, otlp_http/hub]}
     logs: {receivers: [gpu], exporters: [otlp_http/lab, otlp_http/hub]}
-`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, filepath.Join(l.state, "work"), l.took.URL, l.hub.url)
+%s`, l.interval, l.slow, l.driver.Library, l.root, l.state, l.socket, l.kubeconfig, l.receiver, filepath.Join(l.state, "work"), otlp, l.took.URL, l.hub.url, traces)
 }
 
 // ready waits until an agent charges every pod.
@@ -346,9 +354,13 @@ func (l *lab) settle() {
 func (l *lab) take(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	time.Sleep(time.Duration(l.lag.Load()))
-	if err == nil && r.URL.Path == "/v1/logs" {
+	switch {
+	case err != nil:
+	case r.URL.Path == "/v1/logs":
 		err = l.takeLogs(body)
-	} else if err == nil {
+	case r.URL.Path == "/v1/traces":
+		err = l.takeTraces(body)
+	default:
 		err = l.takeMetrics(body)
 	}
 	if err != nil {

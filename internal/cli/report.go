@@ -48,7 +48,7 @@ type report struct {
 func newReport() *cobra.Command {
 	var o report
 	cmd := &cobra.Command{
-		Use:   "report [cost|usage|efficiency|energy|coverage|serving|sizing|queue]",
+		Use:   "report [cost|usage|efficiency|energy|coverage|serving|sizing|queue|training]",
 		Short: "Report GPU usage and cost by team, user or workload",
 		Long: `Report GPU usage and cost by team, user or workload for a period, from the hub or from any
 Prometheus, Mimir, Thanos or VictoriaMetrics that stores the agents' series. Sums are
@@ -56,7 +56,8 @@ exact: the hours of a day add up to the day. Every report says how much device t
 unknown, and why; coverage is the list of all devices. serving is what tokens of inference
 engines cost, by model, and how fast they were at the end of the period. sizing is what
 workloads asked for against what they used, and what would have been enough. queue is what
-waited for GPUs, how long, and what was free meanwhile.
+waited for GPUs, how long, and what was free meanwhile. training is the steps, restarts
+and goodput of jobs that train, and where their allocated time went.
 
 Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -195,6 +196,9 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
+	}
+	if kind == billing.TrainingKind {
+		return billing.WriteTraining(ctx, w, notes, o.output, store, &bill, options, d)
 	}
 	if kind == billing.SizingKind {
 		if err := billing.WriteSized(ctx, w, notes, o.output, store, prices, local.Vendors(), &bill, options, d); err != nil {

@@ -20,7 +20,7 @@ import (
 // checkExplain rejects flags that an explanation, or a report on sizing, has no place for.
 func (o *report) checkExplain(kind string) error {
 	switch {
-	case kind == billing.SizingKind && (o.explain != "" || o.findings || len(o.quotas) > 0 || len(o.columns) > 0):
+	case (kind == billing.SizingKind || kind == billing.TrainingKind) && (o.explain != "" || o.findings || len(o.quotas) > 0 || len(o.columns) > 0):
 		return errors.New("a report on sizing does not take --explain, --findings, --quotas or --columns")
 	case o.explain == "":
 		return nil

@@ -71,6 +71,7 @@ type Node struct {
 	feed      feed
 	receivers []component.Component
 	clock     *atomic.Int64 // of a simulated node, in Unix nanoseconds
+	trainer   *trainer      // of a simulated node
 }
 
 // NewNode returns the simulated node m, booted at start, which sends its telemetry to to.
@@ -88,7 +89,7 @@ func NewNode(m Machine, start time.Time, to Sink, log *zap.Logger) (*Node, error
 	if err != nil {
 		return nil, err
 	}
-	n.clock = clock
+	n.clock, n.trainer = clock, newTrainer(&m, start, to)
 	return n, nil
 }
 
@@ -140,6 +141,7 @@ func (n *Node) Tick(ctx context.Context, at time.Time) node.Tick {
 	t := n.view.Tick(ctx, at)
 	if t.Time.Equal(at) { // if ctx was canceled, t is the previous tick
 		n.feed.push(t)
+		n.trainer.tick(ctx, &t)
 	}
 	return t
 }

@@ -43,12 +43,17 @@ type Process struct {
 	Ops     []OpStat  `json:"ops,omitempty"`
 	Kernels []Kernel  `json:"kernels,omitempty"` // the top ones; see KernelsFolded
 	// KernelsFolded is the number of kernels summed up in the last of Kernels, named other.
-	KernelsFolded int    `json:"kernels_folded,omitempty"`
-	Comms         []Comm `json:"comms,omitempty"`
-	Host          Host   `json:"host"`
+	KernelsFolded int `json:"kernels_folded,omitempty"`
+	// Launches has the launches of all kernels by name, over all devices, at most MaxLaunches of them.
+	Launches map[string]uint64 `json:"-"`
+	Comms    []Comm            `json:"comms,omitempty"`
+	Host     Host              `json:"host"`
 	// Measured holds the records of NCCL's Inspector plugin, if the program has loaded it.
 	Measured []Measured `json:"measured,omitempty"`
 }
+
+// MaxLaunches bounds Process.Launches.
+const MaxLaunches = 2048
 
 // Device is the activity of a process on one device.
 type Device struct {

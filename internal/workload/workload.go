@@ -140,3 +140,17 @@ func sortStatuses(list []Status) []Status {
 	})
 	return list
 }
+
+// JobKey identifies what all instances of a workload work for, also after it was requeued or its pod was replaced.
+// It is empty for what has no owner, and for processes that are known by their program only.
+func (w *Workload) JobKey() string {
+	switch w.Kind {
+	case "", "process", Unattributed, Unallocated, Other:
+		return ""
+	}
+	key := w.Kind + "\x00" + w.Name
+	for _, k := range []string{"k8s.namespace.name", "slurm.cluster", "slurm.job.id", "user.name"} {
+		key += "\x00" + w.Attributes[k]
+	}
+	return key
+}

@@ -5,10 +5,11 @@ import (
 
 	"github.com/gpumeter/gpumeter/internal/tracer/anomaly"
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
+	"github.com/gpumeter/gpumeter/internal/tracer/ledger"
 )
 
 // anomaly records a deviation from the baseline with its explanations.
-func (r *recorder) anomaly(a *journal.Line) {
+func (r *recorder) anomaly(l *ledger.Ledger, a *journal.Line) {
 	severity := plog.SeverityNumberInfo
 	if a.State == anomaly.Open {
 		severity = plog.SeverityNumberWarn
@@ -31,6 +32,13 @@ func (r *recorder) anomaly(a *journal.Line) {
 	attrs.PutDouble("gpumeter.anomaly.observed", a.Observed)
 	attrs.PutDouble("gpumeter.anomaly.lost.time", a.Lost.Seconds())
 	attrs.PutDouble("gpumeter.anomaly.unexplained", a.Unexplained)
+	if p := l.Seen[a.PID]; p != nil && r.board != nil {
+		if found := r.board.During(p.Workload(), a.PID, a.Since.UnixNano(), a.Time.UnixNano(), linked); len(found) > 0 {
+			rec.SetTraceID(found[0].Trace)
+			rec.SetSpanID(found[0].ID)
+			link(attrs.PutEmptySlice(keySpans), found)
+		}
+	}
 	parts := attrs.PutEmptySlice("gpumeter.anomaly.explanations")
 	for _, x := range a.Explanations {
 		m := parts.AppendEmpty().SetEmptyMap()

@@ -15,6 +15,7 @@ type scale struct{ first, step, last int }
 var (
 	seconds = scale{-20, 2, 4} // 1 microsecond to 16 s
 	sizes   = scale{6, 2, 34}  // 64 B to 16 GiB
+	steps   = scale{-8, 1, 8}  // 4 ms to 256 s
 )
 
 func (s scale) bounds() []float64 {

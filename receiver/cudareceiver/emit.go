@@ -33,6 +33,7 @@ type emitter struct {
 	room int
 	// spread has the recorded histograms by metric, in order.
 	spread map[string][]*ledger.Distribution
+	calls  exemplars
 }
 
 func newEmitter(cfg *Config, set receiver.Settings, began time.Time) *emitter {
@@ -44,6 +45,8 @@ func newEmitter(cfg *Config, set receiver.Settings, began time.Time) *emitter {
 // emit returns the metrics of a reading. s is nil without a tracer.
 func (e *emitter) emit(l *ledger.Ledger, s *tracer.Snapshot, t *node.Tick) pmetric.Metrics {
 	e.ts, e.room, e.spread = pcommon.NewTimestampFromTime(t.Time), e.cfg.MaxSeries, map[string][]*ledger.Distribution{}
+	e.calls.see(l, s)
+	e.calls.publish(s)
 	for _, sub := range l.Subjects {
 		e.subject(l, sub, t.Time)
 	}
@@ -153,6 +156,7 @@ func (e *emitter) subject(l *ledger.Ledger, s *ledger.Subject, now time.Time) {
 	e.operations(s)
 	e.kernels(s)
 	e.communicators(l, s, now)
+	e.training(s)
 }
 
 // Signatures of recording functions by the number of attributes besides the identity. The identity is

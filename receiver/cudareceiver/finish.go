@@ -22,8 +22,11 @@ func (e *emitter) histograms(md pmetric.Metrics) {
 		sums := pmetric.NewNumberDataPointSlice()
 		m.Sum().DataPoints().MoveAndAppendTo(sums)
 		of := seconds
-		if m.Name() == metadata.MetricsInfo.NcclCollectiveMessageSize.Name {
+		switch m.Name() {
+		case metadata.MetricsInfo.NcclCollectiveMessageSize.Name:
 			of = sizes
+		case metadata.MetricsInfo.TrainingStepDuration.Name:
+			of = steps
 		}
 		if e.cfg.Histograms == exponential {
 			m.SetEmptyExponentialHistogram().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
@@ -32,14 +35,18 @@ func (e *emitter) histograms(md pmetric.Metrics) {
 		}
 		for i, sum := range sums.All() {
 			var to series.Point
+			var exemplars pmetric.ExemplarSlice
 			if e.cfg.Histograms == exponential {
 				dp := m.ExponentialHistogram().DataPoints().AppendEmpty()
 				fillExponential(dp, list[i])
-				to = dp
+				to, exemplars = dp, dp.Exemplars()
 			} else {
 				dp := m.Histogram().DataPoints().AppendEmpty()
 				fillExplicit(dp, list[i], of)
-				to = dp
+				to, exemplars = dp, dp.Exemplars()
+			}
+			if m.Name() == metadata.MetricsInfo.GpuCudaOperationDuration.Name {
+				e.calls.put(sum.Attributes(), exemplars)
 			}
 			sum.Attributes().MoveTo(to.Attributes())
 			to.SetTimestamp(sum.Timestamp())

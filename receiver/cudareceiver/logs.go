@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
@@ -35,6 +36,7 @@ type recorder struct {
 	cfg     *Config
 	version string
 	hangs   map[string]hang // by communicator
+	board   *spans.Board    // nil: no spans
 	dropped uint64          // records beyond MaxRecords so far
 
 	list plog.LogRecordSlice
@@ -63,7 +65,7 @@ func (r *recorder) emit(l *ledger.Ledger, s *tracer.Snapshot, found []journal.Li
 	sl.Scope().SetVersion(r.version)
 	r.list, r.now, r.left = sl.LogRecords(), t.Time, r.cfg.MaxRecords
 	for i := range found {
-		r.anomaly(&found[i])
+		r.anomaly(l, &found[i])
 	}
 	r.hang(l, s)
 	order := map[string]int{"comm_init": 0, "comm_end": 0, "error": 1, "outlier": 2}

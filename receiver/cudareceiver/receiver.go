@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/tracer"
 	"github.com/gpumeter/gpumeter/internal/tracer/journal"
@@ -52,6 +53,7 @@ type cudaReceiver struct {
 	emitter  *emitter
 	recorder *recorder
 	watcher  *watch.Watcher
+	trainer  *trainer
 	outliers watch.Outliers
 	last     time.Time       // time of the last reading
 	refused  map[string]bool // signals that the pipelines refused last
@@ -64,7 +66,7 @@ func newReceiver(cfg *Config, set receiver.Settings, open opener) *cudaReceiver 
 	return &cudaReceiver{
 		cfg: cfg, set: set, open: open, forget: func() {}, clock: time.Now, power: &Switch{},
 		ledger: ledger.New(cfg.ledger()), emitter: newEmitter(cfg, set, time.Now()), recorder: newRecorder(cfg, set),
-		watcher: watch.New(cfg.Proc), refused: map[string]bool{},
+		watcher: watch.New(cfg.Proc), trainer: newTrainer(cfg.Proc), refused: map[string]bool{},
 	}
 }
 
@@ -80,6 +82,9 @@ func (r *cudaReceiver) Start(_ context.Context, host component.Host) error {
 		if o, ok := view.(ledger.Owners); ok {
 			r.owners = o
 			r.forgetCounts()
+		}
+		if b, ok := view.(interface{ Spans() *spans.Board }); ok {
+			r.emitter.calls.board, r.recorder.board = b.Spans(), b.Spans()
 		}
 		r.power.join(r)
 		subscription, unsubscribe := view.Subscribe()
@@ -134,6 +139,8 @@ func (r *cudaReceiver) trace() error {
 			r.set.Logger.Warn("The tracer ended", zap.String("reason", err.Error()))
 		}
 	})
+	writers := r.trainer.writers
+	running.Go(func() { writers.Run(ctx) })
 	r.halt = func() {
 		cancel()
 		running.Wait()
@@ -166,6 +173,7 @@ func (r *cudaReceiver) cease(leave bool) bool {
 // forgetCounts drops what is known about processes.
 func (r *cudaReceiver) forgetCounts() {
 	r.ledger, r.watcher, r.outliers = ledger.New(r.cfg.ledger()), watch.New(r.cfg.Proc), watch.Outliers{}
+	r.trainer = newTrainer(r.cfg.Proc)
 	if r.owners != nil {
 		r.ledger.Owners, r.watcher.Owner = r.owners, r.owners.Process
 	}
@@ -189,6 +197,7 @@ func (r *cudaReceiver) tick(t node.Tick) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watcher.See(&t)
+	r.trainer.see(&t)
 	now := r.clock()
 	if !r.last.IsZero() && now.Sub(r.last) < r.cfg.Interval-r.cfg.Interval/20 {
 		return
@@ -208,8 +217,10 @@ func (r *cudaReceiver) tick(t node.Tick) {
 		r.again() // the next reading is the first of a new tracer
 		return
 	}
-	r.remember(&s)
+	r.recall(&s)
 	r.ledger.Observe(&s, where)
+	r.trainer.read(&s, r.ledger)
+	r.remember(&s)
 	if w, ok := r.source.(watch.Thresholder); ok && r.logs != nil {
 		r.outliers.Ask(&s, w)
 	}

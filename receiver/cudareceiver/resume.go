@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/gpumeter/gpumeter/internal/tracer"
+	"github.com/gpumeter/gpumeter/internal/tracer/training"
 )
 
 // heir is a source that may continue what an earlier one has begun, and leave it to a later one.
@@ -27,6 +28,7 @@ type heir interface {
 type reading struct {
 	Time      time.Time        `json:"time"`
 	Processes []tracer.Process `json:"processes"`
+	Training  training.State   `json:"training,omitzero"`
 }
 
 // maxReading bounds the file of a reading, in bytes: some 1,000 processes.
@@ -53,20 +55,26 @@ func (r *cudaReceiver) resume() {
 	}
 	r.set.Logger.Info("Tracing continues", zap.Time("last_reading", last.Time))
 	r.ledger.Resume(last.Processes, last.Time)
+	r.trainer.observer.Resume(&last.Training, last.Processes, last.Time)
+}
+
+// recall makes the sums start with the first reading, if what was counted until then has been counted before.
+func (r *cudaReceiver) recall(s *tracer.Snapshot) {
+	if r.skip {
+		r.skip = false
+		r.ledger.Resume(s.Processes, s.Time)
+		r.trainer.observer.Resume(nil, s.Processes, s.Time)
+	}
 }
 
 // remember keeps a reading for the next agent. Without it, or with an old one, that would count twice what this
 // one has counted.
 func (r *cudaReceiver) remember(s *tracer.Snapshot) {
-	if r.skip {
-		r.skip = false
-		r.ledger.Resume(s.Processes, s.Time)
-	}
 	if h, ok := r.source.(heir); !ok || !h.Keeps() || r.cfg.StateFile == "" {
 		return
 	}
 	why := ""
-	if err := writeReading(r.cfg.StateFile, reading{s.Time, s.Processes}); err != nil {
+	if err := writeReading(r.cfg.StateFile, reading{s.Time, s.Processes, r.trainer.observer.State()}); err != nil {
 		_ = os.Remove(r.cfg.StateFile) // also possible on a full disk
 		why = err.Error()
 	}

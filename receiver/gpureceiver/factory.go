@@ -8,6 +8,8 @@ import (
 	"go.opentelemetry.io/collector/receiver"
 
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/spans"
+	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
 )
 
@@ -35,7 +37,12 @@ func createLogs(_ context.Context, set receiver.Settings, cfg component.Config, 
 	recorder := newRecorder(cfg.(*Config), set)
 	return &gpuReceiver{
 		what: "log records",
-		log:  set.Logger,
+		begin: func(view ticks.Source) {
+			if b, ok := view.(interface{ Spans() *spans.Board }); ok {
+				recorder.board = b.Spans()
+			}
+		},
+		log: set.Logger,
 		emit: func(ctx context.Context, t node.Tick) (int, error) {
 			ld := recorder.emit(t)
 			records := ld.LogRecordCount()

@@ -20,7 +20,9 @@ type gpuReceiver struct {
 	what string // the emitted signal
 	// emit returns the number of points or records passed on.
 	emit func(context.Context, node.Tick) (items int, err error)
-	log  *zap.Logger
+	// begin, if set, is called at the start.
+	begin func(ticks.Source)
+	log   *zap.Logger
 
 	cancel func()
 	done   sync.WaitGroup
@@ -32,6 +34,9 @@ func (r *gpuReceiver) Start(_ context.Context, host component.Host) error {
 	view, err := ticks.Need(host, "gpu receiver")
 	if err != nil {
 		return err
+	}
+	if r.begin != nil {
+		r.begin(view)
 	}
 	subscription, cancel := view.Subscribe()
 	r.cancel = cancel

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumeter/gpumeter/internal/device"
 	"github.com/gpumeter/gpumeter/internal/health"
 	"github.com/gpumeter/gpumeter/internal/node"
+	"github.com/gpumeter/gpumeter/internal/spans"
 	"github.com/gpumeter/gpumeter/internal/ticks"
 	"github.com/gpumeter/gpumeter/internal/workload"
 	"github.com/gpumeter/gpumeter/receiver/gpureceiver/internal/metadata"
@@ -22,6 +23,7 @@ const eventSnapshot = "gpu.snapshot"
 type recorder struct {
 	cfg     *Config
 	version string
+	board   *spans.Board // of applications; nil: none
 }
 
 func newRecorder(cfg *Config, set receiver.Settings) *recorder {
@@ -31,7 +33,11 @@ func newRecorder(cfg *Config, set receiver.Settings) *recorder {
 // emit returns a record for each event of the tick and, if configured, for each device.
 func (r *recorder) emit(t node.Tick) plog.Logs {
 	ld := plog.NewLogs()
-	if len(t.Events)+len(t.Changes)+len(t.Episodes)+len(t.Tenures) == 0 && !r.cfg.Snapshots {
+	var slow []spans.Slow
+	if r.board != nil {
+		slow = r.board.SlowSpans()
+	}
+	if len(slow)+len(t.Events)+len(t.Changes)+len(t.Episodes)+len(t.Tenures) == 0 && !r.cfg.Snapshots {
 		return ld
 	}
 	rl := ld.ResourceLogs().AppendEmpty()
@@ -51,13 +57,18 @@ func (r *recorder) emit(t node.Tick) plog.Logs {
 		event(sl.LogRecords().AppendEmpty(), &t.Events[i], readings[t.Events[i].Device], hit, t)
 	}
 	for i := range t.Changes {
-		finding(sl.LogRecords().AppendEmpty(), &t.Changes[i], t)
+		rec := sl.LogRecords().AppendEmpty()
+		finding(rec, &t.Changes[i], t)
+		hit(rec, r.board, &t.Changes[i])
 	}
 	for i := range t.Episodes {
 		episode(sl.LogRecords().AppendEmpty(), &t.Episodes[i], t)
 	}
 	for i := range t.Tenures {
 		tenure(sl.LogRecords().AppendEmpty(), &t.Tenures[i], t)
+	}
+	for i := range slow {
+		slowSpan(sl.LogRecords().AppendEmpty(), &slow[i], t)
 	}
 	if r.cfg.Snapshots {
 		for i := range t.Readings {

@@ -137,6 +137,28 @@ export interface WorkloadAnswer {
   pods: string[];
   serving: Served[];
   servingError?: string; // why serving is empty, if it could not be read
+  training?: Training;
+  trainingError?: string;
+}
+
+/** Training is what a workload did that trains, in the period. */
+export interface Training {
+  observed: boolean;
+  reported: boolean;
+  steps: Num;
+  stepTime: Num;
+  tokens: Num;
+  samples: Num;
+  checkpoints: Num;
+  checkpointBytes: Num;
+  restarts: Num;
+  mfu: Num;
+  mfuEstimated: boolean;
+  loss: Num;
+  gradientNorm: Num;
+  goodput: Num;
+  allocated: Num; // the parts add up to it
+  parts: { name: string; time: Num }[];
 }
 
 export interface GPUAnswer {

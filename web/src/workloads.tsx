@@ -6,6 +6,7 @@ import { Answer, Empty, Events, Findings, type Head, Part, Simulated, Stat, Stat
 import { type Route, change, href, spanOf, timesOf } from "./route";
 import { ServedTable, ServingCharts } from "./serving";
 import { Tiles } from "./tiles";
+import { TrainingCard } from "./training";
 
 const part = (a: number | null, b: number | null) => (a !== null && b ? a / b : null);
 
@@ -173,6 +174,8 @@ export function WorkloadPage({ route }: { route: Route }) {
                 <Tiles gpus={gpus} grouping="cluster" colour="status" teams={[]} currency={data.currency} plain />
               </section>
             )}
+            {data.trainingError && <p class="muted small">What it trained could not be read: {data.trainingError}.</p>}
+            {data.training && <TrainingCard of={data.training} />}
             {data.servingError && <p class="muted small">Which models it serves could not be read: {data.servingError}.</p>}
             {data.serving.length > 0 && (
               <section class="card">

@@ -134,7 +134,7 @@ var kinds = map[string][]string{
 
 // Kinds returns the kinds of reports.
 func Kinds() []string {
-	return []string{"cost", "usage", "efficiency", "energy", CoverageKind, ServingKind, SizingKind, QueueKind}
+	return []string{"cost", "usage", "efficiency", "energy", CoverageKind, ServingKind, SizingKind, QueueKind, TrainingKind}
 }
 
 // ColumnNames returns the names of all columns.

@@ -159,7 +159,7 @@ func lostWords(l *tracer.Losses) string {
 		{l.Nested, "calls nested too deeply"},
 		{l.NoReturn, "calls that never returned"},
 		{l.Faults, "arguments that could not be read"},
-		{l.Spared, "launches counted without measuring their duration, because tracing would have cost too much"},
+		{l.Spared, "calls counted without measuring their duration, because tracing would have cost too much"},
 	} {
 		if x.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))

@@ -213,6 +213,9 @@ type workloadAnswer struct {
 	Serving   []served   `json:"serving"` // the models that it serves
 	// ServingError says why Serving is empty, if it could not be read.
 	ServingError string `json:"servingError,omitempty"`
+	// Training is what it did if it trains; TrainingError says why that could not be read.
+	Training      *trained `json:"training,omitempty"`
+	TrainingError string   `json:"trainingError,omitempty"`
 }
 
 type perGPU struct {
@@ -274,6 +277,9 @@ func (v *viewer) workloadPage(ctx context.Context, r request) (any, error) {
 	}
 	if a.Pods, err = v.fleet.Pods(ctx, r.at, id); err != nil {
 		return nil, err
+	}
+	if a.Training, err = v.training(ctx, r, id, bill); err != nil {
+		a.TrainingError = err.Error()
 	}
 	// What all engines did in a long period may take long. The rest of the page does not wait for that until it is too late.
 	soon, cancel := context.WithTimeout(ctx, v.opts.Timeout/2)

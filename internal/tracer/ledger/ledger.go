@@ -59,6 +59,9 @@ type Presence struct {
 	folded bool
 }
 
+// Workload returns the ID of the workload that the process belongs to.
+func (p *Presence) Workload() string { return p.owner.ID }
+
 // New returns an empty Ledger.
 func New(cfg Options) *Ledger {
 	return &Ledger{cfg: cfg, byKey: map[string]*Subject{}, Seen: map[uint32]*Presence{}}

@@ -28,9 +28,10 @@ type Subject struct {
 	retired   bool              // a kernel was dropped
 	parted    bool              // a communicator was dropped
 
-	Busy, Wait, Bubble float64 // seconds
-	Host               *Delays // nil: not reported by the kernel
-	Memory             *Memory // current; nil: unknown
+	Busy, Wait, Bubble float64   // seconds
+	Host               *Delays   // nil: not reported by the kernel
+	Memory             *Memory   // current; nil: unknown
+	Training           *Training // nil: none of its processes trains
 }
 
 // OpKey identifies a function of CUDA or NCCL.

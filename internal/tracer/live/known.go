@@ -40,7 +40,9 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 	k.settled.settle(p, k.on, gpus != nil)
 	renamed = k.ranks.complete(p, memoryOf(t.o.Proc), t.find.silent)
 	p.Measured = t.inspect.of(p.PID)
-	p.Kernels, p.KernelsFolded = k.kernels.choose(t.names.merged(p.Kernels))
+	all := t.names.merged(p.Kernels)
+	p.Launches = launchesOf(all)
+	p.Kernels, p.KernelsFolded = k.kernels.choose(all)
 	for i := range p.Devices {
 		d := &p.Devices[i]
 		key := memoryKey{p.PID, d.Ordinal}
@@ -54,6 +56,21 @@ func (t *Tracer) complete(p *tracer.Process, now time.Time, gpus map[uint32][]st
 		d.Memory.Growth, d.Memory.Leak = h.growth()
 	}
 	return renamed
+}
+
+// launchesOf returns the launches by kernel, without those that the kernel programs have summed up.
+func launchesOf(kernels []tracer.Kernel) map[string]uint64 {
+	if len(kernels) == 0 {
+		return nil
+	}
+	m := make(map[string]uint64, min(len(kernels), tracer.MaxLaunches))
+	for i := range kernels {
+		name := kernels[i].Name
+		if _, ok := m[name]; name != tracer.KernelOther && name != tracer.KernelUnknown && (ok || len(m) < tracer.MaxLaunches) {
+			m[name] += kernels[i].Count
+		}
+	}
+	return m
 }
 
 // forget drops the state of processes that are gone.

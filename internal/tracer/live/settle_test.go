@@ -49,8 +49,8 @@ func TestSettle(t *testing.T) {
 			{Op: "cuLaunchKernel", Device: 0, Time: histogramOf(7), Bytes: 3, Errors: []tracer.CodeCount{{Code: 1, Count: 1}, {Code: 2, Count: 6}}},
 			{Op: "cuMemcpyAsync", Kind: "default", Device: 0, Time: histogramOf(1)},
 		},
-		Kernels: []tracer.Kernel{{Name: "k", Symbol: "k", Device: 0, Count: 3}},
-		Comms:   []tracer.Comm{{ID: "1", Device: 0}},
+		Kernels: []tracer.Kernel{{Name: "k", Symbol: "k", Device: 0, Count: 3}}, Launches: map[string]uint64{"k": 3},
+		Comms: []tracer.Comm{{ID: "1", Device: 0}},
 	}
 	if d := cmp.Diff(want, s.Processes[0]); d != "" {
 		t.Error(d)

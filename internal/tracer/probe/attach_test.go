@@ -85,18 +85,18 @@ func hasProbes(pid string) bool {
 
 // attached returns the points of a file used by this test.
 func (m *machine) attached(file string) []Point {
-	behind := prologues[580]
+	prologue := 580
 	switch m.p.Mode() {
 	case ModeMulti:
-		behind = prologues[535]
+		prologue = 535
 		if !m.p.features[0].OK {
-			behind = prologues[64]
+			prologue = 64
 		}
 	case ModePerf:
-		behind = prologues[64]
+		prologue = 64
 	}
 	var out []Point
-	for _, at := range points(m.t, file, behind) {
+	for _, at := range points(m.t, file, behind(prologue)) {
 		if at.Op.Class == tracer.Launch || at.Symbol == "cuMemcpyHtoD_v2" {
 			out = append(out, at)
 		}

@@ -3,6 +3,7 @@ package probe
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -49,6 +50,34 @@ func TestBudget(t *testing.T) {
 			if diff := cmp.Diff(result{c.n, c.n, c.n, c.want}, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
+		})
+	}
+}
+
+// Catches a tracer that slows down a program that synchronizes all the time with nothing to wait for, one that does not count
+// such a call, and a wait that is missed because it was taken for one of them.
+func TestIdleSynchronizations(t *testing.T) {
+	t.Parallel()
+	for mode, spared := range map[string]bool{ModeSession: true, ModeMulti: false} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			const each, waits = 500, 6
+			began := time.Now()
+			m := newMachine(t, Options{Mode: mode, Budget: 1e-5}, 580)
+			p := m.run("polls", strconv.Itoa(each))
+			if got := calls(p)["cuStreamSynchronize @0"]; got != (waits+1)*each+waits {
+				t.Errorf("%d synchronizations, want %d", got, (waits+1)*each+waits)
+			}
+			within(t, "wait", p.Devices[0].Wait, waits*20*time.Millisecond, time.Since(began))
+			for _, op := range p.Ops {
+				if op.Op == "cuStreamSynchronize" {
+					within(t, "time of synchronizations", time.Duration(op.Time.Sum*1e9), p.Devices[0].Wait, time.Since(began))
+				}
+			}
+			if n := m.losses().Spared; (n > each) != spared {
+				t.Errorf("%d calls are spared", n)
+			}
+			m.lossless()
 		})
 	}
 }

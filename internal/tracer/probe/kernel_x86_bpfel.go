@@ -328,7 +328,14 @@ type kernelTaskState struct {
 	Window    uint64
 	Calls     uint32
 	Costly    uint32
-	Open      [4]struct {
+	Sync      struct {
+		_       structs.HostLayout
+		Cookie  uint64
+		What    uint64
+		Context uint64
+		At      uint64
+	}
+	Open [4]struct {
 		_      structs.HostLayout
 		Stream uint64
 		Epoch  uint32
@@ -354,6 +361,8 @@ type kernelTaskState struct {
 		Gen      uint32
 		Inner    uint32
 		Waits    uint32
+		Idle     uint32
+		Pad      uint32
 		Waited   uint64
 	}
 }
@@ -432,6 +441,7 @@ const (
 	kernelVarTorchReports = "torch_reports"
 	kernelVarUntil        = "until"
 	kernelVarWatchEpoch   = "watch_epoch"
+	kernelVarWorked       = "worked"
 	kernelVarZeros        = "zeros"
 )
 
@@ -534,6 +544,7 @@ type kernelVariableSpecs struct {
 	TorchReports *ebpf.VariableSpec `ebpf:"torch_reports"`
 	Until        *ebpf.VariableSpec `ebpf:"until"`
 	WatchEpoch   *ebpf.VariableSpec `ebpf:"watch_epoch"`
+	Worked       *ebpf.VariableSpec `ebpf:"worked"`
 	Zeros        *ebpf.VariableSpec `ebpf:"zeros"`
 }
 
@@ -626,6 +637,7 @@ type kernelVariables struct {
 	TorchReports *ebpf.Variable `ebpf:"torch_reports"`
 	Until        *ebpf.Variable `ebpf:"until"`
 	WatchEpoch   *ebpf.Variable `ebpf:"watch_epoch"`
+	Worked       *ebpf.Variable `ebpf:"worked"`
 	Zeros        *ebpf.Variable `ebpf:"zeros"`
 }
 

@@ -152,6 +152,17 @@ func TestOpenLeavesLittle(t *testing.T) {
 	}
 }
 
+// Catches a kernel on which less works than before: the tests of a feature that is missing are skipped.
+func TestFeatures(t *testing.T) {
+	t.Parallel()
+	for _, f := range opened(t, Options{}).Features() {
+		t.Logf("%s: %v %s", f.Name, f.OK, f.Reason)
+		if !f.OK && requires(f.Name) {
+			t.Errorf("GPUMETER_REQUIRE asks for %s: %s", f.Name, f.Reason)
+		}
+	}
+}
+
 // Unknown modes and invalid points are rejected.
 func TestRefused(t *testing.T) {
 	t.Parallel()

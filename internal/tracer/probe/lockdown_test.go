@@ -2,6 +2,7 @@ package probe
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -25,17 +26,25 @@ func TestRefusal(t *testing.T) {
 	f(version{}, "[confidentiality", "the kernel refuses the programs")
 }
 
-// Catches a kernel that is locked down and refuses the programs, and a message that blames them.
-func TestLockedDown(t *testing.T) {
-	text, err := os.ReadFile(lockdownFile)
-	if err != nil || parseLockdown(text) != "confidentiality" {
-		t.Skip("the kernel is not locked down: make e2e-kernels")
+// Catches a kernel that is too old or locked down and refuses the programs, and a message that blames them.
+func TestRefusedHere(t *testing.T) {
+	var want string
+	text, _ := os.ReadFile(lockdownFile) // absent without securityfs
+	switch v := kernelVersion(); {
+	case v.before(oldest):
+		want = fmt.Sprintf("cannot trace: this is Linux %v, and 5.15 or later is required", v)
+	case parseLockdown(text) == "confidentiality":
+		want = "cannot trace: the kernel is locked down (lockdown=confidentiality)"
+	default:
+		skip(t, "refusal", errors.New("this kernel does not refuse the programs: make e2e-kernels"))
 	}
-	p, err := Open(Options{})
-	if err == nil {
-		t.Fatalf("it traces in mode %s", p.Mode())
-	}
-	if !strings.Contains(err.Error(), "lockdown=confidentiality") {
-		t.Error(err)
+	for _, mode := range []string{"", ModeSession, ModeMulti, ModePerf} {
+		p, err := Open(Options{Mode: mode})
+		if err == nil {
+			t.Fatalf("it traces in mode %s", p.Mode())
+		}
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("mode %q: %v, want %q", mode, err, want)
+		}
 	}
 }

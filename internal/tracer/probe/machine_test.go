@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,10 +22,15 @@ import (
 	"github.com/gpumeter/gpumeter/internal/tracer"
 )
 
-// skip skips a test for lack of something, or fails it if GPUMETER_REQUIRE names it.
+// requires reports whether GPUMETER_REQUIRE names something: what make e2e-kernels knows a kernel to have.
+func requires(what string) bool {
+	return slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), what)
+}
+
+// skip skips a test for lack of something, or fails it if that is required.
 func skip(t testing.TB, what string, why error) {
 	t.Helper()
-	if slices.Contains(strings.Split(os.Getenv("GPUMETER_REQUIRE"), ","), what) {
+	if requires(what) {
 		t.Fatalf("GPUMETER_REQUIRE asks for %s: %v", what, why)
 	}
 	t.Skipf("needs %s: %v", what, why)
@@ -42,14 +48,25 @@ func opened(t testing.TB, o Options) *Probe {
 	t.Helper()
 	p, err := Open(o)
 	if err != nil {
+		if requires(o.Mode) || o.Mode == "" && requires(ModePerf) {
+			t.Fatalf("GPUMETER_REQUIRE asks for a mode that works here: %v", err)
+		}
 		skip(t, "bpf", err)
 	}
 	t.Cleanup(func() { check(t, p.Close()) })
 	return p
 }
 
-// Probe offset by prologue.
+// Probe offset by prologue, on amd64.
 var prologues = map[int]uint64{580: 0, 535: 10, 64: 4}
+
+// behind is where in a function with a prologue probes go: on arm64 always at its beginning.
+func behind(prologue int) uint64 {
+	if runtime.GOARCH == "arm64" {
+		return 0
+	}
+	return prologues[prologue]
+}
 
 var (
 	buildLock sync.Mutex
@@ -84,7 +101,7 @@ func (m *machine) attach(prologue int, only ...string) {
 	t.Helper()
 	for _, name := range []string{"libcuda.so.1", "libnccl.so.2"} {
 		file := filepath.Join(m.dir, name)
-		all := slices.DeleteFunc(points(t, file, prologues[prologue]), func(at Point) bool {
+		all := slices.DeleteFunc(points(t, file, behind(prologue)), func(at Point) bool {
 			return len(only) > 0 && !slices.ContainsFunc(only, func(p string) bool { return strings.HasPrefix(at.Symbol, p) })
 		})
 		if len(all) == 0 {
@@ -256,7 +273,7 @@ func (m *machine) lossless() {
 // perf only functions with the prefixes in uses are probed, because each takes a tenth of a
 // second to detach. Without uses there is no perf case: its programs are those of multi, so it
 // adds nothing if only arguments matter. With -short only the first mode and one of the others
-// run; which one depends on the test.
+// run; which one depends on the test. Where it is known which modes a kernel has, only those run.
 func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *machine)) {
 	t.Helper()
 	cases := map[string]struct {
@@ -272,10 +289,15 @@ func inModes(t *testing.T, o Options, uses []string, f func(t *testing.T, m *mac
 	if uses == nil {
 		delete(cases, "perf")
 	}
-	names := slices.Sorted(maps.Keys(cases))
-	if testing.Short() {
-		others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "session" })
-		names = []string{"session", others[len(t.Name())%len(others)]}
+	names := slices.SortedFunc(maps.Keys(cases), func(a, b string) int { return strings.Compare(b, a) }) // session first
+	if requires(ModePerf) {
+		names = slices.DeleteFunc(names, func(name string) bool { return !requires(cases[name].mode) })
+	}
+	if len(names) == 0 {
+		t.Skip("its cases are in modes that this kernel lacks")
+	}
+	if others := names[1:]; testing.Short() && len(others) > 1 {
+		names = []string{names[0], others[len(t.Name())%len(others)]}
 	}
 	for _, name := range names {
 		c := cases[name]

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct {
@@ -431,6 +432,50 @@ static void blocking(void)
 	step("others");
 }
 
+static void *submits(void *unused)
+{
+	launch(P(0x10), P(1));
+	return unused;
+}
+
+// polls synchronizes n times with nothing to wait for, before and after each of what there is to wait for.
+static void polls(long n)
+{
+	pthread_t t;
+
+	use(0);
+	for (int i = 0; i < 6; i++) {
+		for (long j = 0; j < n; j++)
+			cuStreamSynchronize(P(1));
+		switch (i) {
+		case 0:
+			launch(P(0x10), P(1));
+			break;
+		case 1:
+			cuMemcpyHtoDAsync_v2(P(1), P(2), 64, P(1));
+			break;
+		case 2:
+			cuMemsetD8Async(P(1), 0, 64, P(1));
+			break;
+		case 3: // of another thread, which has no context: its device is the only one
+			pthread_create(&t, NULL, submits, NULL);
+			pthread_join(t, NULL);
+			break;
+		case 4:
+			cuEventRecord(P(9), P(1));
+			break;
+		case 5: // something else
+			fake_next(0, 20000);
+			cuStreamSynchronize(P(2));
+			continue;
+		}
+		fake_next(0, 20000);
+		cuStreamSynchronize(P(1));
+	}
+	for (long j = 0; j < n; j++)
+		cuStreamSynchronize(P(1));
+}
+
 // capture fails, and ends all the same.
 static void capture(void)
 {
@@ -787,6 +832,43 @@ static void late(void)
 	step("named");
 }
 
+static int by_size(const void *a, const void *b)
+{
+	long x = *(const long *)a, y = *(const long *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+// price prints what a call takes of the CPU: the minimum and the median, in ns, over batches of n calls.
+static void price(const char *what, long n, void (*call)(void))
+{
+	long ns[101];
+	struct timespec from, to;
+
+	for (int b = 0; b < 101; b++) {
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+		for (long i = 0; i < n; i++)
+			call();
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+		ns[b] = ((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec) / n;
+	}
+	qsort(ns, 101, sizeof(*ns), by_size);
+	printf("%s %ld %ld\n", what, ns[0], ns[50]);
+}
+
+static void price_launch(void) { launch(P(0x10), P(1)); }
+static void price_sync(void) { cuStreamSynchronize(P(1)); }
+static void price_copy(void) { cuMemcpyHtoDAsync_v2(P(1), P(2), 64, P(1)); }
+
+static void prices(long n)
+{
+	use(0);
+	price("launch", n, price_launch);
+	cuCtxSynchronize();
+	price("copy", n, price_copy);
+	price("sync", n, price_sync);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -809,6 +891,7 @@ int main(int argc, char **argv)
 	CASE("events", events())
 	CASE("blocking", blocking())
 	CASE("capture", capture())
+	CASE("polls", polls(n))
 	CASE("hang", hang())
 	CASE("nccl", nccl())
 	CASE("rank", rank(n))
@@ -827,8 +910,9 @@ int main(int argc, char **argv)
 	CASE("leave", leaves_cuda())
 	CASE("late", late())
 	CASE("reset", reset())
+	CASE("prices", prices(n))
 	CASE("loop", { use(0); each = n; loop(P(0x10)); })
-	CASE("paced", { use(0); for (long i = 0; i < n; i++) { launch(P(0x10), NULL); usleep(100); } })
+	CASE("paced", { use(0); for (long i = 0; i < n; i++) { launch(P(0x10), NULL); usleep(300); } })
 	CASE("gated", { step("ready"); use(0); each = n; loop(P(0x10)); })
 	return 1;
 }

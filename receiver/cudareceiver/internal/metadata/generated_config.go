@@ -767,6 +767,186 @@ func (ms *NcclRankStragglerMetricConfig) Unmarshal(parser *confmap.Conf) error {
 	return nil
 }
 
+// TrainingCheckpointCountMetricConfig provides config for the training.checkpoint.count metric.
+type TrainingCheckpointCountMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingCheckpointCountMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingCheckpointIoMetricConfig provides config for the training.checkpoint.io metric.
+type TrainingCheckpointIoMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingCheckpointIoMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingGoodputMetricConfig provides config for the training.goodput metric.
+type TrainingGoodputMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingGoodputMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingLostTimeMetricConfig provides config for the training.lost.time metric.
+type TrainingLostTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingLostTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingMfuMetricConfig provides config for the training.mfu metric.
+type TrainingMfuMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingMfuMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingRestartsMetricConfig provides config for the training.restarts metric.
+type TrainingRestartsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingRestartsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingStepDurationMetricConfig provides config for the training.step.duration metric.
+type TrainingStepDurationMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingStepDurationMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingStepsMetricConfig provides config for the training.steps metric.
+type TrainingStepsMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingStepsMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
+// TrainingTimeMetricConfig provides config for the training.time metric.
+type TrainingTimeMetricConfig struct {
+	Enabled          bool `mapstructure:"enabled"`
+	enabledSetByUser bool
+}
+
+func (ms *TrainingTimeMetricConfig) Unmarshal(parser *confmap.Conf) error {
+	if parser == nil {
+		return nil
+	}
+
+	err := parser.Unmarshal(ms)
+	if err != nil {
+		return err
+	}
+
+	ms.enabledSetByUser = parser.IsSet("enabled")
+	return nil
+}
+
 // MetricsConfig provides config for cuda metrics.
 type MetricsConfig struct {
 	GpuCudaBusyTime             GpuCudaBusyTimeMetricConfig             `mapstructure:"gpu.cuda.busy.time"`
@@ -807,6 +987,15 @@ type MetricsConfig struct {
 	NcclCollectiveMessageSize   NcclCollectiveMessageSizeMetricConfig   `mapstructure:"nccl.collective.message_size"`
 	NcclCollectiveSequence      NcclCollectiveSequenceMetricConfig      `mapstructure:"nccl.collective.sequence"`
 	NcclRankStraggler           NcclRankStragglerMetricConfig           `mapstructure:"nccl.rank.straggler"`
+	TrainingCheckpointCount     TrainingCheckpointCountMetricConfig     `mapstructure:"training.checkpoint.count"`
+	TrainingCheckpointIo        TrainingCheckpointIoMetricConfig        `mapstructure:"training.checkpoint.io"`
+	TrainingGoodput             TrainingGoodputMetricConfig             `mapstructure:"training.goodput"`
+	TrainingLostTime            TrainingLostTimeMetricConfig            `mapstructure:"training.lost.time"`
+	TrainingMfu                 TrainingMfuMetricConfig                 `mapstructure:"training.mfu"`
+	TrainingRestarts            TrainingRestartsMetricConfig            `mapstructure:"training.restarts"`
+	TrainingStepDuration        TrainingStepDurationMetricConfig        `mapstructure:"training.step.duration"`
+	TrainingSteps               TrainingStepsMetricConfig               `mapstructure:"training.steps"`
+	TrainingTime                TrainingTimeMetricConfig                `mapstructure:"training.time"`
 }
 
 func DefaultMetricsConfig() MetricsConfig {
@@ -923,6 +1112,33 @@ func DefaultMetricsConfig() MetricsConfig {
 			Enabled: true,
 		},
 		NcclRankStraggler: NcclRankStragglerMetricConfig{
+			Enabled: true,
+		},
+		TrainingCheckpointCount: TrainingCheckpointCountMetricConfig{
+			Enabled: true,
+		},
+		TrainingCheckpointIo: TrainingCheckpointIoMetricConfig{
+			Enabled: true,
+		},
+		TrainingGoodput: TrainingGoodputMetricConfig{
+			Enabled: true,
+		},
+		TrainingLostTime: TrainingLostTimeMetricConfig{
+			Enabled: true,
+		},
+		TrainingMfu: TrainingMfuMetricConfig{
+			Enabled: true,
+		},
+		TrainingRestarts: TrainingRestartsMetricConfig{
+			Enabled: true,
+		},
+		TrainingStepDuration: TrainingStepDurationMetricConfig{
+			Enabled: true,
+		},
+		TrainingSteps: TrainingStepsMetricConfig{
+			Enabled: true,
+		},
+		TrainingTime: TrainingTimeMetricConfig{
 			Enabled: true,
 		},
 	}

@@ -140,6 +140,33 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					NcclRankStraggler: NcclRankStragglerMetricConfig{
 						Enabled: true,
 					},
+					TrainingCheckpointCount: TrainingCheckpointCountMetricConfig{
+						Enabled: true,
+					},
+					TrainingCheckpointIo: TrainingCheckpointIoMetricConfig{
+						Enabled: true,
+					},
+					TrainingGoodput: TrainingGoodputMetricConfig{
+						Enabled: true,
+					},
+					TrainingLostTime: TrainingLostTimeMetricConfig{
+						Enabled: true,
+					},
+					TrainingMfu: TrainingMfuMetricConfig{
+						Enabled: true,
+					},
+					TrainingRestarts: TrainingRestartsMetricConfig{
+						Enabled: true,
+					},
+					TrainingStepDuration: TrainingStepDurationMetricConfig{
+						Enabled: true,
+					},
+					TrainingSteps: TrainingStepsMetricConfig{
+						Enabled: true,
+					},
+					TrainingTime: TrainingTimeMetricConfig{
+						Enabled: true,
+					},
 				},
 				ResourceAttributes: ResourceAttributesConfig{
 					GpumeterSimulated: ResourceAttributeConfig{Enabled: true},
@@ -266,6 +293,33 @@ func TestMetricsBuilderConfig(t *testing.T) {
 					NcclRankStraggler: NcclRankStragglerMetricConfig{
 						Enabled: false,
 					},
+					TrainingCheckpointCount: TrainingCheckpointCountMetricConfig{
+						Enabled: false,
+					},
+					TrainingCheckpointIo: TrainingCheckpointIoMetricConfig{
+						Enabled: false,
+					},
+					TrainingGoodput: TrainingGoodputMetricConfig{
+						Enabled: false,
+					},
+					TrainingLostTime: TrainingLostTimeMetricConfig{
+						Enabled: false,
+					},
+					TrainingMfu: TrainingMfuMetricConfig{
+						Enabled: false,
+					},
+					TrainingRestarts: TrainingRestartsMetricConfig{
+						Enabled: false,
+					},
+					TrainingStepDuration: TrainingStepDurationMetricConfig{
+						Enabled: false,
+					},
+					TrainingSteps: TrainingStepsMetricConfig{
+						Enabled: false,
+					},
+					TrainingTime: TrainingTimeMetricConfig{
+						Enabled: false,
+					},
 				},
 				ResourceAttributes: ResourceAttributesConfig{
 					GpumeterSimulated: ResourceAttributeConfig{Enabled: false},
@@ -278,7 +332,7 @@ func TestMetricsBuilderConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := loadMetricsBuilderConfig(t, tt.name)
-			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuCudaBusyTimeMetricConfig{}, GpuCudaCopyIoMetricConfig{}, GpuCudaHostBlockedTimeMetricConfig{}, GpuCudaHostBubbleMetricConfig{}, GpuCudaHostRunQueueTimeMetricConfig{}, GpuCudaKernelBlockSizeMetricConfig{}, GpuCudaKernelGridSizeMetricConfig{}, GpuCudaKernelLaunchTimeMetricConfig{}, GpuCudaKernelLaunchesMetricConfig{}, GpuCudaMemoryAgeMetricConfig{}, GpuCudaMemoryAllocatedMetricConfig{}, GpuCudaMemoryFragmentationMetricConfig{}, GpuCudaMemoryGrowthMetricConfig{}, GpuCudaMemoryLeakMetricConfig{}, GpuCudaMemoryPeakMetricConfig{}, GpuCudaMemoryReservedMetricConfig{}, GpuCudaOperationCountMetricConfig{}, GpuCudaOperationDurationMetricConfig{}, GpuCudaOperationErrorsMetricConfig{}, GpuCudaOperationTimeMetricConfig{}, GpuCudaSyncWaitMetricConfig{}, GpumeterAnomalyCountMetricConfig{}, GpumeterTracerLossesMetricConfig{}, GpumeterTracerProbesMetricConfig{}, GpumeterTracerProcessesMetricConfig{}, GpumeterTracerSeriesDroppedMetricConfig{}, GpumeterTracerUntracedMetricConfig{}, GpumeterTracerUpMetricConfig{}, NcclCollectiveBandwidthMetricConfig{}, NcclCollectiveBarrierWaitMetricConfig{}, NcclCollectiveBusBandwidthMetricConfig{}, NcclCollectiveBytesMetricConfig{}, NcclCollectiveDurationMetricConfig{}, NcclCollectiveErrorsMetricConfig{}, NcclCollectiveLastAgeMetricConfig{}, NcclCollectiveMessageSizeMetricConfig{}, NcclCollectiveSequenceMetricConfig{}, NcclRankStragglerMetricConfig{}, ResourceAttributeConfig{}))
+			diff := cmp.Diff(tt.want, cfg, cmpopts.IgnoreUnexported(GpuCudaBusyTimeMetricConfig{}, GpuCudaCopyIoMetricConfig{}, GpuCudaHostBlockedTimeMetricConfig{}, GpuCudaHostBubbleMetricConfig{}, GpuCudaHostRunQueueTimeMetricConfig{}, GpuCudaKernelBlockSizeMetricConfig{}, GpuCudaKernelGridSizeMetricConfig{}, GpuCudaKernelLaunchTimeMetricConfig{}, GpuCudaKernelLaunchesMetricConfig{}, GpuCudaMemoryAgeMetricConfig{}, GpuCudaMemoryAllocatedMetricConfig{}, GpuCudaMemoryFragmentationMetricConfig{}, GpuCudaMemoryGrowthMetricConfig{}, GpuCudaMemoryLeakMetricConfig{}, GpuCudaMemoryPeakMetricConfig{}, GpuCudaMemoryReservedMetricConfig{}, GpuCudaOperationCountMetricConfig{}, GpuCudaOperationDurationMetricConfig{}, GpuCudaOperationErrorsMetricConfig{}, GpuCudaOperationTimeMetricConfig{}, GpuCudaSyncWaitMetricConfig{}, GpumeterAnomalyCountMetricConfig{}, GpumeterTracerLossesMetricConfig{}, GpumeterTracerProbesMetricConfig{}, GpumeterTracerProcessesMetricConfig{}, GpumeterTracerSeriesDroppedMetricConfig{}, GpumeterTracerUntracedMetricConfig{}, GpumeterTracerUpMetricConfig{}, NcclCollectiveBandwidthMetricConfig{}, NcclCollectiveBarrierWaitMetricConfig{}, NcclCollectiveBusBandwidthMetricConfig{}, NcclCollectiveBytesMetricConfig{}, NcclCollectiveDurationMetricConfig{}, NcclCollectiveErrorsMetricConfig{}, NcclCollectiveLastAgeMetricConfig{}, NcclCollectiveMessageSizeMetricConfig{}, NcclCollectiveSequenceMetricConfig{}, NcclRankStragglerMetricConfig{}, TrainingCheckpointCountMetricConfig{}, TrainingCheckpointIoMetricConfig{}, TrainingGoodputMetricConfig{}, TrainingLostTimeMetricConfig{}, TrainingMfuMetricConfig{}, TrainingRestartsMetricConfig{}, TrainingStepDurationMetricConfig{}, TrainingStepsMetricConfig{}, TrainingTimeMetricConfig{}, ResourceAttributeConfig{}))
 			require.Emptyf(t, diff, "Config mismatch (-expected +actual):\n%s", diff)
 		})
 	}

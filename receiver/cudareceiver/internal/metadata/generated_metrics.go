@@ -169,6 +169,42 @@ var MetricsInfo = metricsInfo{
 		Name:       "nccl.rank.straggler",
 		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "comm_id_hash", "nranks", "rank"},
 	},
+	TrainingCheckpointCount: metricInfo{
+		Name:       "training.checkpoint.count",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingCheckpointIo: metricInfo{
+		Name:       "training.checkpoint.io",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingGoodput: metricInfo{
+		Name:       "training.goodput",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingLostTime: metricInfo{
+		Name:       "training.lost.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.lost.reason", "training.source"},
+	},
+	TrainingMfu: metricInfo{
+		Name:       "training.mfu",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingRestarts: metricInfo{
+		Name:       "training.restarts",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingStepDuration: metricInfo{
+		Name:       "training.step.duration",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingSteps: metricInfo{
+		Name:       "training.steps",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.source"},
+	},
+	TrainingTime: metricInfo{
+		Name:       "training.time",
+		Attributes: []string{"gpu.index", "gpu.model", "gpu.uuid", "gpu.vendor", "training.activity", "training.source"},
+	},
 }
 
 type metricsInfo struct {
@@ -210,6 +246,15 @@ type metricsInfo struct {
 	NcclCollectiveMessageSize   metricInfo
 	NcclCollectiveSequence      metricInfo
 	NcclRankStraggler           metricInfo
+	TrainingCheckpointCount     metricInfo
+	TrainingCheckpointIo        metricInfo
+	TrainingGoodput             metricInfo
+	TrainingLostTime            metricInfo
+	TrainingMfu                 metricInfo
+	TrainingRestarts            metricInfo
+	TrainingStepDuration        metricInfo
+	TrainingSteps               metricInfo
+	TrainingTime                metricInfo
 }
 
 type metricInfo struct {
@@ -2394,6 +2439,526 @@ func newMetricNcclRankStraggler(cfg NcclRankStragglerMetricConfig) metricNcclRan
 	return m
 }
 
+type metricTrainingCheckpointCount struct {
+	data     pmetric.Metric                      // data buffer for generated metric.
+	config   TrainingCheckpointCountMetricConfig // metric config provided by user.
+	capacity int                                 // max observed number of data points added to the metric.
+}
+
+// init fills training.checkpoint.count metric with initial data.
+func (m *metricTrainingCheckpointCount) init() {
+	m.data.SetName("training.checkpoint.count")
+	m.data.SetDescription("Checkpoints that were written: bursts of at least 16 MB that the process wrote to files between steps. An estimate; each rank that writes counts.")
+	m.data.SetUnit("{checkpoint}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingCheckpointCount) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingCheckpointCount) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingCheckpointCount) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingCheckpointCount(cfg TrainingCheckpointCountMetricConfig) metricTrainingCheckpointCount {
+	m := metricTrainingCheckpointCount{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingCheckpointIo struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   TrainingCheckpointIoMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills training.checkpoint.io metric with initial data.
+func (m *metricTrainingCheckpointIo) init() {
+	m.data.SetName("training.checkpoint.io")
+	m.data.SetDescription("Bytes that were written for checkpoints.")
+	m.data.SetUnit("By")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingCheckpointIo) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingCheckpointIo) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingCheckpointIo) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingCheckpointIo(cfg TrainingCheckpointIoMetricConfig) metricTrainingCheckpointIo {
+	m := metricTrainingCheckpointIo{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingGoodput struct {
+	data     pmetric.Metric              // data buffer for generated metric.
+	config   TrainingGoodputMetricConfig // metric config provided by user.
+	capacity int                         // max observed number of data points added to the metric.
+}
+
+// init fills training.goodput metric with initial data.
+func (m *metricTrainingGoodput) init() {
+	m.data.SetName("training.goodput")
+	m.data.SetDescription("Part of the time since the previous reading that the device spent in steps, of the time that processes that train were on it. The average over devices and time is the goodput of the running processes; what they lost to restarts is in training.lost.time.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingGoodput) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingGoodput) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingGoodput) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingGoodput(cfg TrainingGoodputMetricConfig) metricTrainingGoodput {
+	m := metricTrainingGoodput{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingLostTime struct {
+	data     pmetric.Metric               // data buffer for generated metric.
+	config   TrainingLostTimeMetricConfig // metric config provided by user.
+	capacity int                          // max observed number of data points added to the metric.
+}
+
+// init fills training.lost.time metric with initial data.
+func (m *metricTrainingLostTime) init() {
+	m.data.SetName("training.lost.time")
+	m.data.SetDescription("Time of devices that restarts have cost, by reason. Steps that are made again were also counted as steps.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingLostTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingLostReasonAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.lost.reason", trainingLostReasonAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingLostTime) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingLostTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingLostTime(cfg TrainingLostTimeMetricConfig) metricTrainingLostTime {
+	m := metricTrainingLostTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingMfu struct {
+	data     pmetric.Metric          // data buffer for generated metric.
+	config   TrainingMfuMetricConfig // metric config provided by user.
+	capacity int                     // max observed number of data points added to the metric.
+}
+
+// init fills training.mfu metric with initial data.
+func (m *metricTrainingMfu) init() {
+	m.data.SetName("training.mfu")
+	m.data.SetDescription("Estimate of the model FLOP/s utilization: the part of the time in which the tensor pipe was active, times the SM clock, divided by the highest SM clock. That is (peak of the data type that runs x activity) / peak of that data type. It counts recomputed work, which a MFU does not, and its peak is at the highest clock, which is above that of most data sheets. Only for a device with one process.")
+	m.data.SetUnit("1")
+	m.data.SetEmptyGauge()
+	m.data.Gauge().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingMfu) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Gauge().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingMfu) updateCapacity() {
+	if m.data.Gauge().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Gauge().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingMfu) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Gauge().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingMfu(cfg TrainingMfuMetricConfig) metricTrainingMfu {
+	m := metricTrainingMfu{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingRestarts struct {
+	data     pmetric.Metric               // data buffer for generated metric.
+	config   TrainingRestartsMetricConfig // metric config provided by user.
+	capacity int                          // max observed number of data points added to the metric.
+}
+
+// init fills training.restarts metric with initial data.
+func (m *metricTrainingRestarts) init() {
+	m.data.SetName("training.restarts")
+	m.data.SetDescription("Times that a process went on with a training whose processes had ended, on the same machine.")
+	m.data.SetUnit("{restart}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingRestarts) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingRestarts) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingRestarts) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingRestarts(cfg TrainingRestartsMetricConfig) metricTrainingRestarts {
+	m := metricTrainingRestarts{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingStepDuration struct {
+	data     pmetric.Metric                   // data buffer for generated metric.
+	config   TrainingStepDurationMetricConfig // metric config provided by user.
+	capacity int                              // max observed number of data points added to the metric.
+}
+
+// init fills training.step.duration metric with initial data.
+func (m *metricTrainingStepDuration) init() {
+	m.data.SetName("training.step.duration")
+	m.data.SetDescription("Duration of steps, including the waits between them.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingStepDuration) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingStepDuration) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingStepDuration) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingStepDuration(cfg TrainingStepDurationMetricConfig) metricTrainingStepDuration {
+	m := metricTrainingStepDuration{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingSteps struct {
+	data     pmetric.Metric            // data buffer for generated metric.
+	config   TrainingStepsMetricConfig // metric config provided by user.
+	capacity int                       // max observed number of data points added to the metric.
+}
+
+// init fills training.steps metric with initial data.
+func (m *metricTrainingSteps) init() {
+	m.data.SetName("training.steps")
+	m.data.SetDescription("Steps: updates by the optimizer. Passes whose gradients are accumulated are part of one step. Only rank 0 of a job counts, so the sum is the number of steps of the job.")
+	m.data.SetUnit("{step}")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingSteps) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetIntValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingSteps) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingSteps) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingSteps(cfg TrainingStepsMetricConfig) metricTrainingSteps {
+	m := metricTrainingSteps{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
+type metricTrainingTime struct {
+	data     pmetric.Metric           // data buffer for generated metric.
+	config   TrainingTimeMetricConfig // metric config provided by user.
+	capacity int                      // max observed number of data points added to the metric.
+}
+
+// init fills training.time metric with initial data.
+func (m *metricTrainingTime) init() {
+	m.data.SetName("training.time")
+	m.data.SetDescription("Time of processes that train on the device, by activity; of a process on several devices, on each of them. The activities add up to the time.")
+	m.data.SetUnit("s")
+	m.data.SetEmptySum()
+	m.data.Sum().SetIsMonotonic(true)
+	m.data.Sum().SetAggregationTemporality(pmetric.AggregationTemporalityCumulative)
+	m.data.Sum().DataPoints().EnsureCapacity(m.capacity)
+}
+
+func (m *metricTrainingTime) recordDataPoint(start pcommon.Timestamp, ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingActivityAttributeValue string, trainingSourceAttributeValue string) {
+	if !m.config.Enabled {
+		return
+	}
+	dp := m.data.Sum().DataPoints().AppendEmpty()
+	dp.SetStartTimestamp(start)
+	dp.SetTimestamp(ts)
+	dp.SetDoubleValue(val)
+	dp.Attributes().PutInt("gpu.index", gpuIndexAttributeValue)
+	dp.Attributes().PutStr("gpu.model", gpuModelAttributeValue)
+	dp.Attributes().PutStr("gpu.uuid", gpuUUIDAttributeValue)
+	dp.Attributes().PutStr("gpu.vendor", gpuVendorAttributeValue)
+	dp.Attributes().PutStr("training.activity", trainingActivityAttributeValue)
+	dp.Attributes().PutStr("training.source", trainingSourceAttributeValue)
+}
+
+// updateCapacity saves max length of data point slices that will be used for the slice capacity.
+func (m *metricTrainingTime) updateCapacity() {
+	if m.data.Sum().DataPoints().Len() > m.capacity {
+		m.capacity = m.data.Sum().DataPoints().Len()
+	}
+}
+
+// emit appends recorded metric data to a metrics slice and prepares it for recording another set of data points.
+func (m *metricTrainingTime) emit(metrics pmetric.MetricSlice) {
+	if m.config.Enabled && m.data.Sum().DataPoints().Len() > 0 {
+		m.updateCapacity()
+		m.data.MoveTo(metrics.AppendEmpty())
+		m.init()
+	}
+}
+
+func newMetricTrainingTime(cfg TrainingTimeMetricConfig) metricTrainingTime {
+	m := metricTrainingTime{config: cfg}
+
+	if cfg.Enabled {
+		m.data = pmetric.NewMetric()
+		m.init()
+	}
+	return m
+}
+
 // MetricsBuilder provides an interface for scrapers to report metrics while taking care of all the transformations
 // required to produce metric representation defined in metadata and user config.
 type MetricsBuilder struct {
@@ -2442,6 +3007,15 @@ type MetricsBuilder struct {
 	metricNcclCollectiveMessageSize   metricNcclCollectiveMessageSize
 	metricNcclCollectiveSequence      metricNcclCollectiveSequence
 	metricNcclRankStraggler           metricNcclRankStraggler
+	metricTrainingCheckpointCount     metricTrainingCheckpointCount
+	metricTrainingCheckpointIo        metricTrainingCheckpointIo
+	metricTrainingGoodput             metricTrainingGoodput
+	metricTrainingLostTime            metricTrainingLostTime
+	metricTrainingMfu                 metricTrainingMfu
+	metricTrainingRestarts            metricTrainingRestarts
+	metricTrainingStepDuration        metricTrainingStepDuration
+	metricTrainingSteps               metricTrainingSteps
+	metricTrainingTime                metricTrainingTime
 }
 
 // MetricBuilderOption applies changes to default metrics builder.
@@ -2505,6 +3079,15 @@ func NewMetricsBuilder(mbc MetricsBuilderConfig, settings receiver.Settings, opt
 		metricNcclCollectiveMessageSize:   newMetricNcclCollectiveMessageSize(mbc.Metrics.NcclCollectiveMessageSize),
 		metricNcclCollectiveSequence:      newMetricNcclCollectiveSequence(mbc.Metrics.NcclCollectiveSequence),
 		metricNcclRankStraggler:           newMetricNcclRankStraggler(mbc.Metrics.NcclRankStraggler),
+		metricTrainingCheckpointCount:     newMetricTrainingCheckpointCount(mbc.Metrics.TrainingCheckpointCount),
+		metricTrainingCheckpointIo:        newMetricTrainingCheckpointIo(mbc.Metrics.TrainingCheckpointIo),
+		metricTrainingGoodput:             newMetricTrainingGoodput(mbc.Metrics.TrainingGoodput),
+		metricTrainingLostTime:            newMetricTrainingLostTime(mbc.Metrics.TrainingLostTime),
+		metricTrainingMfu:                 newMetricTrainingMfu(mbc.Metrics.TrainingMfu),
+		metricTrainingRestarts:            newMetricTrainingRestarts(mbc.Metrics.TrainingRestarts),
+		metricTrainingStepDuration:        newMetricTrainingStepDuration(mbc.Metrics.TrainingStepDuration),
+		metricTrainingSteps:               newMetricTrainingSteps(mbc.Metrics.TrainingSteps),
+		metricTrainingTime:                newMetricTrainingTime(mbc.Metrics.TrainingTime),
 		resourceAttributeIncludeFilter:    make(map[string]filter.Filter),
 		resourceAttributeExcludeFilter:    make(map[string]filter.Filter),
 	}
@@ -2634,6 +3217,15 @@ func (mb *MetricsBuilder) EmitForResource(options ...ResourceMetricsOption) {
 	mb.metricNcclCollectiveMessageSize.emit(ils.Metrics())
 	mb.metricNcclCollectiveSequence.emit(ils.Metrics())
 	mb.metricNcclRankStraggler.emit(ils.Metrics())
+	mb.metricTrainingCheckpointCount.emit(ils.Metrics())
+	mb.metricTrainingCheckpointIo.emit(ils.Metrics())
+	mb.metricTrainingGoodput.emit(ils.Metrics())
+	mb.metricTrainingLostTime.emit(ils.Metrics())
+	mb.metricTrainingMfu.emit(ils.Metrics())
+	mb.metricTrainingRestarts.emit(ils.Metrics())
+	mb.metricTrainingStepDuration.emit(ils.Metrics())
+	mb.metricTrainingSteps.emit(ils.Metrics())
+	mb.metricTrainingTime.emit(ils.Metrics())
 
 	for _, op := range options {
 		op.apply(rm)
@@ -2853,6 +3445,51 @@ func (mb *MetricsBuilder) RecordNcclCollectiveSequenceDataPoint(ts pcommon.Times
 // RecordNcclRankStragglerDataPoint adds a data point to nccl.rank.straggler metric.
 func (mb *MetricsBuilder) RecordNcclRankStragglerDataPoint(ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, commIDHashAttributeValue string, nranksAttributeValue int64, rankAttributeValue int64) {
 	mb.metricNcclRankStraggler.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, commIDHashAttributeValue, nranksAttributeValue, rankAttributeValue)
+}
+
+// RecordTrainingCheckpointCountDataPoint adds a data point to training.checkpoint.count metric.
+func (mb *MetricsBuilder) RecordTrainingCheckpointCountDataPoint(ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingCheckpointCount.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingCheckpointIoDataPoint adds a data point to training.checkpoint.io metric.
+func (mb *MetricsBuilder) RecordTrainingCheckpointIoDataPoint(ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingCheckpointIo.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingGoodputDataPoint adds a data point to training.goodput metric.
+func (mb *MetricsBuilder) RecordTrainingGoodputDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingGoodput.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingLostTimeDataPoint adds a data point to training.lost.time metric.
+func (mb *MetricsBuilder) RecordTrainingLostTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingLostReasonAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingLostTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingLostReasonAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingMfuDataPoint adds a data point to training.mfu metric.
+func (mb *MetricsBuilder) RecordTrainingMfuDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingMfu.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingRestartsDataPoint adds a data point to training.restarts metric.
+func (mb *MetricsBuilder) RecordTrainingRestartsDataPoint(ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingRestarts.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingStepDurationDataPoint adds a data point to training.step.duration metric.
+func (mb *MetricsBuilder) RecordTrainingStepDurationDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingStepDuration.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingStepsDataPoint adds a data point to training.steps metric.
+func (mb *MetricsBuilder) RecordTrainingStepsDataPoint(ts pcommon.Timestamp, val int64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingSteps.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingSourceAttributeValue)
+}
+
+// RecordTrainingTimeDataPoint adds a data point to training.time metric.
+func (mb *MetricsBuilder) RecordTrainingTimeDataPoint(ts pcommon.Timestamp, val float64, gpuIndexAttributeValue int64, gpuModelAttributeValue string, gpuUUIDAttributeValue string, gpuVendorAttributeValue string, trainingActivityAttributeValue string, trainingSourceAttributeValue string) {
+	mb.metricTrainingTime.recordDataPoint(mb.startTime, ts, val, gpuIndexAttributeValue, gpuModelAttributeValue, gpuUUIDAttributeValue, gpuVendorAttributeValue, trainingActivityAttributeValue, trainingSourceAttributeValue)
 }
 
 // Reset resets metrics builder to its initial state. It should be used when external metrics source is restarted,

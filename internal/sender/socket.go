@@ -19,7 +19,8 @@ const (
 	maxTable   = 1 << 24 // bytes read of a table of sockets
 	maxOpen    = 4096    // open files examined of a process
 	maxPeers   = 1024
-	eachSearch = 100 * time.Millisecond // between two searches: each reads all sockets, and may look at all processes
+	eachSearch = 100 * time.Millisecond // between two searches in the long run: each reads all sockets, and may look at all processes
+	searches   = 32                     // at once, as when applications start together
 	forgetNone = 10 * time.Second       // a socket whose process was not found
 )
 
@@ -29,7 +30,7 @@ type sockets struct {
 
 	mu      sync.Mutex
 	known   map[netip.AddrPort]socket
-	next    time.Time // when the next search is allowed
+	next    time.Time // when the next search would be allowed if none were saved up
 	skipped atomic.Uint64
 }
 
@@ -65,11 +66,14 @@ func (s *sockets) owner(peer netip.AddrPort, likely []uint32, now time.Time) uin
 		}
 		delete(s.known, peer)
 	}
-	if now.Before(s.next) {
+	if now.Add((searches - 1) * eachSearch).Before(s.next) {
 		s.skipped.Add(1)
 		return 0
 	}
-	s.next = now.Add(eachSearch)
+	if s.next.Before(now) {
+		s.next = now
+	}
+	s.next = s.next.Add(eachSearch)
 	k := socket{until: now.Add(forgetNone)}
 	if inode, ok := s.inode(peer); ok {
 		k.inode = "socket:[" + strconv.FormatUint(inode, 10) + "]"

@@ -91,8 +91,10 @@ type contained struct {
 // New returns a Finder. proc is where the processes of the machine are, normally /proc; own is the proc
 // of this process, whose sockets are those of its own network namespace: /proc/self.
 func New(lookup Lookup, proc, own string) *Finder {
-	f := &Finder{lookup: lookup, proc: proc, sock: newSockets(proc, own), now: time.Now,
-		users: map[uint32]user{}, seen: map[string]time.Time{}, senders: map[Claims]found{}, containers: map[string]contained{}}
+	f := &Finder{
+		lookup: lookup, proc: proc, sock: newSockets(proc, own), now: time.Now,
+		users: map[uint32]user{}, seen: map[string]time.Time{}, senders: map[Claims]found{}, containers: map[string]contained{},
+	}
 	return f
 }
 

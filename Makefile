@@ -22,7 +22,11 @@ build: ## bin/gpumeter, without cgo, with the dashboard where npm is
 	elif [ -e internal/hub/ui/dist/index.html ]; then echo "build: Node.js and npm are missing: the page is the one that was built before" >&2; \
 	else echo "build: Node.js and npm are missing, so the hub of bin/gpumeter has no page: it serves a note that says so, its API, gpumeter top and gpumeter report work." >&2; \
 	echo "build: install Node.js 18 or later with npm and run make build again; released binaries have the page." >&2; fi
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/gpumeter ./cmd/gpumeter
+	GO='$(GO)' tools/lean.sh build bin/gpumeter -ldflags '-X main.version=$(VERSION)'
+
+# A single use of html/template, or of reflect's Method by a name that is not constant, makes the linker keep every
+# exported method: 8 MB more.
+MAXSIZE := 52000000
 
 # The tag makes the compiler refuse a binary without the page.
 .PHONY: release
@@ -31,8 +35,9 @@ release: ## bin/release: the binaries of a release, always with the page
 	$(MAKE) web
 	@for arch in amd64 arm64; do \
 		echo "release: bin/release/gpumeter-linux-$$arch $(VERSION)"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -tags release -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
-			-o bin/release/gpumeter-linux-$$arch ./cmd/gpumeter; \
+		GO='$(GO)' GOOS=linux GOARCH=$$arch TAGS=release tools/lean.sh build bin/release/gpumeter-linux-$$arch -ldflags '-s -w -X main.version=$(VERSION)'; \
+		size=$$(stat -c %s bin/release/gpumeter-linux-$$arch); \
+		[ $$size -le $(MAXSIZE) ] || { echo "release: it has $$size bytes, more than $(MAXSIZE): see docs/adr/0023-hollow-modules.md" >&2; exit 1; }; \
 	done
 
 # The larger build: an OpenTelemetry Collector with our components and many stock ones. The first

@@ -40,6 +40,19 @@ release: ## bin/release: the binaries of a release, always with the page
 		[ $$size -le $(MAXSIZE) ] || { echo "release: it has $$size bytes, more than $(MAXSIZE): see docs/adr/0023-hollow-modules.md" >&2; exit 1; }; \
 	done
 
+.PHONY: image
+image: release ## bin/image: the container image for amd64 and arm64 as an OCI layout, and its software bill of materials; no Docker, no root
+	GO='$(GO)' VERSION='$(VERSION)' tools/image.sh
+
+.PHONY: image-test
+image-test: ## the tests of what makes the image, which is a module of its own
+	CGO_ENABLED=0 $(GO) -C tools/image vet ./...
+	CGO_ENABLED=0 $(GO) -C tools/image test ./...
+
+.PHONY: image-packages
+image-packages: ## take the current packages of Debian for make image
+	GO='$(GO)' VERSION='$(VERSION)' tools/image.sh --update
+
 # The larger build: an OpenTelemetry Collector with our components and many stock ones. The first
 # build compiles 2,000 packages.
 .PHONY: collector
@@ -113,7 +126,7 @@ bin/testsum:
 
 .PHONY: lint
 lint: ## gofmt, golangci-lint, tidy modules, the types of the page where npm is
-	@out=$$(gofmt -l bench cmd e2e exporter extension internal processor receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
+	@out=$$(gofmt -l bench cmd e2e exporter extension hollow internal processor receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 	$(GO) mod tidy -diff
 	$(GOTOOL) golangci-lint run --allow-parallel-runners ./...
 	@tools/deps.sh --try npm
@@ -157,10 +170,11 @@ cross: ## build for every platform that is supported
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) build ./...
 
 .PHONY: check
-check: ## all that a change must pass: lint, generated, cross, test, race
+check: ## all that a change must pass: lint, generated, cross, image-test, test, race
 	$(MAKE) lint
 	$(MAKE) generated
 	$(MAKE) cross
+	$(MAKE) image-test
 	$(MAKE) test
 	$(MAKE) race
 

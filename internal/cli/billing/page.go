@@ -45,8 +45,7 @@ func (p *htmlPage) write(w io.Writer) error {
 <title>gpumeter: %s</title>
 <style>
 `, p.Title)
-	m.WriteString(reportStyle)
-	m.WriteString("</style>\n</head>\n<body>\n<main>\n")
+	fmt.Fprint(m, reportStyle, "</style>\n</head>\n<body>\n<main>\n")
 	if len(p.Tables) == 0 {
 		m.put("<h1>GPU %s by %s</h1>\n", p.Kind, p.By)
 	} else {

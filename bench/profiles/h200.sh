@@ -9,8 +9,9 @@ trap 'kill $(jobs -p) 2>/dev/null' EXIT
 socket=$out/socket
 "$gpumeter" agent --trace --interval 10s --state-dir "$out/state" --listen localhost:9400 --socket "$socket" --no-cloud --no-standby 2>"$out/agent.log" & agent=$!
 until [ -S "$socket" ]; do sleep 0.2; done
+inside() { grep -ls '^prog_tag' "/proc/$agent/fdinfo/"* | wc -l; }
 sleep 2
+before=$(inside)
 python3 "$here/train.py" "$gpumeter" "$socket" "$out" "$batch" "$turns"
-echo "Left in the kernel by the profiles (programs whose names begin with profile):"
-for fd in /proc/"$agent"/fdinfo/*; do grep -l '^prog_tag' "$fd" 2>/dev/null; done | wc -l | sed 's/$/ programs in all, those of the tracer/'
+echo "programs of the agent in the kernel: $before before the profiles, $(inside) after"
 grep -E 'VmHWM|VmRSS' "/proc/$agent/status" | tr -s '\n\t ' ' '; echo

@@ -56,8 +56,7 @@ exact: the hours of a day add up to the day. Every report says how much device t
 unknown, and why; coverage is the list of all devices. serving is what tokens of inference
 engines cost, by model, and how fast they were at the end of the period. sizing is what
 workloads asked for against what they used, and what would have been enough. queue is what
-waited for GPUs, how long, and what was free meanwhile. training is the steps, restarts
-and goodput of jobs that train, and where their allocated time went.
+waited for GPUs, how long, and what was free. training is the steps and goodput of jobs.
 
 Days and months are those of --time-zone, UTC by default. Costs need prices: a file, or those of the hub. Without prices costs are
 absent, not zero, and the default report is usage.`,
@@ -123,10 +122,7 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if !ok {
 		return fmt.Errorf("unknown --output %q, must be one of table, csv, json, html", o.output)
 	}
-	if err := o.checkExplain(kind); err != nil {
-		return err
-	}
-	if err := o.checkServing(kind); err != nil {
+	if err := cmp.Or(o.checkExplain(kind), o.checkServing(kind)); err != nil {
 		return err
 	}
 	all := cost.Dimensions()
@@ -187,24 +183,21 @@ func (o *report) run(ctx context.Context, w, notes io.Writer, kind string, now t
 	if d.Columns, err = billing.Columns(d.Kind, o.columns); err != nil {
 		return err
 	}
-	if kind == billing.ServingKind {
+	switch kind {
+	case billing.ServingKind:
 		return o.serving(ctx, w, notes, d, store, prices, options, origin, by)
-	}
-	if kind == billing.QueueKind {
+	case billing.QueueKind:
 		return o.queue(ctx, w, notes, d, store, prices)
 	}
 	bill, err := cost.Bill(ctx, store, prices, from, to, options)
 	if err != nil {
 		return unreachable(err, o.store.url)
 	}
-	if kind == billing.TrainingKind {
-		return billing.WriteTraining(ctx, w, notes, o.output, store, &bill, options, d)
-	}
-	if kind == billing.SizingKind {
-		if err := billing.WriteSized(ctx, w, notes, o.output, store, prices, local.Vendors(), &bill, options, d); err != nil {
-			return unreachable(err, o.store.url)
-		}
-		return nil
+	switch kind {
+	case billing.TrainingKind:
+		return unreachable(billing.WriteTraining(ctx, w, notes, o.output, store, &bill, options, d), o.store.url)
+	case billing.SizingKind:
+		return unreachable(billing.WriteSized(ctx, w, notes, o.output, store, prices, local.Vendors(), &bill, options, d), o.store.url)
 	}
 	if o.explain != "" {
 		return o.explainRow(ctx, w, notes, d, store, prices, &bill, options)
@@ -316,7 +309,7 @@ func (o *report) files(ctx context.Context) (prices cost.Prices, quotas []cost.Q
 
 // unreachable adds a hint to a refused connection to localhost.
 func unreachable(err error, url string) error {
-	if strings.Contains(err.Error(), "connection refused") && strings.HasPrefix(url, "http://localhost") {
+	if err != nil && strings.Contains(err.Error(), "connection refused") && strings.HasPrefix(url, "http://localhost") {
 		return fmt.Errorf("%w: is a hub running? Use --url for another store", err)
 	}
 	return err

@@ -91,8 +91,7 @@ func (s *segment) within(from, to int64) share {
 
 // offer adds a share, unless another lane of its account has more: another sender reported the same time.
 func (w *sweep) offer(s share) {
-	s.account = w.accounts[s.row]
-	s.class = w.classes[s.account]
+	s.account, s.class = w.accounts[s.row], w.classes[w.accounts[s.row]]
 	for i := range w.now {
 		if w.now[i].account == s.account {
 			w.dropped += min(s.held, w.now[i].held)

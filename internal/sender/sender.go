@@ -150,14 +150,15 @@ func (f *Finder) See(t *node.Tick) {
 	clear(f.senders) // a workload may have got a device
 }
 
-// user returns what is known of a process on a device.
+// user returns what is known of a process on a device. Its workload may be known later than itself.
 func (f *Finder) user(pid uint32, old user) user {
+	u := user{}
 	start, ok := startOf(f.proc, pid)
-	if ok && old.inner != nil && old.start == start {
-		old.gone = time.Time{}
-		return old
+	if u.start = start; ok && old.inner != nil && old.start == start {
+		u.inner, u.workload = old.inner, old.workload
+	} else {
+		u.inner = innerOf(f.proc, pid)
 	}
-	u := user{start: start, inner: innerOf(f.proc, pid)}
 	if w, ok := f.lookup.Process(pid); ok {
 		u.workload = w.ID
 	}

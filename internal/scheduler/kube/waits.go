@@ -78,7 +78,7 @@ func (w *Waits) Refused() int {
 
 // sight is a pod that asks for accelerators, as it is seen.
 type sight struct {
-	old, pod *Pod          // old is how it was seen last, nil if it is new
+	old, pod *Pod // old is how it was seen last, nil if it is new
 	devices  int64
 	now      time.Time
 	listed   bool // in a list, the first or a later one: what happened since is not known

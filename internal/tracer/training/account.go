@@ -20,7 +20,6 @@ type totals struct {
 	sleep        time.Duration // outside of calls, summed over threads
 	sleepKnown   bool
 	barriers     map[string]time.Duration // waits after collectives, by communicator
-	steps        uint64
 	written      Writes
 	writtenKnown bool
 }

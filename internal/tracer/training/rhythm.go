@@ -54,9 +54,9 @@ func (r *rhythm) see(p *tracer.Process, now time.Time) {
 	}
 	c := cut{at: now, counts: map[string]uint64{}}
 	for _, name := range slices.Sorted(maps.Keys(p.Launches)) {
-		kind, ok := r.kinds[name]
-		if !ok {
-			if kind = EvidenceOf(name); kind == None || len(r.kinds) >= maxEvidence {
+		if _, ok := r.kinds[name]; !ok {
+			kind := EvidenceOf(name)
+			if kind == None || len(r.kinds) >= maxEvidence {
 				continue
 			}
 			r.kinds[name] = kind
@@ -160,7 +160,7 @@ func (r *rhythm) choose() string {
 			lists++
 		}
 	}
-	if !sure && !(lists > 0 && backward) {
+	if !sure && (lists == 0 || !backward) {
 		return ""
 	}
 	if r.marker != "" && r.growing(r.marker) > 0 {
@@ -211,7 +211,7 @@ func (r *rhythm) burst(name string) (k, offset uint64) {
 			counts = append(counts, n)
 		}
 	}
-	if len(counts) < 2 && !(r.ended && len(counts) == 1) {
+	if len(counts) < 2 && (!r.ended || len(counts) == 0) {
 		return 0, 0
 	}
 	for _, from := range append([]uint64{0}, counts[:min(3, len(counts)-1)]...) {

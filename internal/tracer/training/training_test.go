@@ -123,11 +123,11 @@ func TestWhereTimeGoes(t *testing.T) {
 	step := training(0.25, 1, adamw)
 	l.next = func() []part {
 		list := step(l)
-		switch {
-		case l.steps%400 == 399: // a checkpoint of 3 GB in 6 s
+		switch l.steps % 400 {
+		case 399: // a checkpoint of 3 GB in 6 s
 			saves++
 			list = append(list, part{seconds: 6, writes: 3e9})
-		case l.steps%400 == 200: // an evaluation of 20 s
+		case 200: // an evaluation of 20 s
 			list = append(list, part{seconds: 20, kernels: map[string]float64{"sm90_xmma_gemm_bf16": 9600}})
 		}
 		return list

@@ -22,7 +22,11 @@ build: ## bin/gpumeter, without cgo, with the dashboard where npm is
 	elif [ -e internal/hub/ui/dist/index.html ]; then echo "build: Node.js and npm are missing: the page is the one that was built before" >&2; \
 	else echo "build: Node.js and npm are missing, so the hub of bin/gpumeter has no page: it serves a note that says so, its API, gpumeter top and gpumeter report work." >&2; \
 	echo "build: install Node.js 18 or later with npm and run make build again; released binaries have the page." >&2; fi
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/gpumeter ./cmd/gpumeter
+	GO='$(GO)' tools/lean.sh build bin/gpumeter -ldflags '-X main.version=$(VERSION)'
+
+# A single use of html/template, or of reflect's Method by a name that is not constant, makes the linker keep every
+# exported method: 8 MB more.
+MAXSIZE := 52000000
 
 # The tag makes the compiler refuse a binary without the page.
 .PHONY: release
@@ -31,9 +35,23 @@ release: ## bin/release: the binaries of a release, always with the page
 	$(MAKE) web
 	@for arch in amd64 arm64; do \
 		echo "release: bin/release/gpumeter-linux-$$arch $(VERSION)"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -tags release -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' \
-			-o bin/release/gpumeter-linux-$$arch ./cmd/gpumeter; \
+		GO='$(GO)' GOOS=linux GOARCH=$$arch TAGS=release tools/lean.sh build bin/release/gpumeter-linux-$$arch -ldflags '-s -w -X main.version=$(VERSION)'; \
+		size=$$(stat -c %s bin/release/gpumeter-linux-$$arch); \
+		[ $$size -le $(MAXSIZE) ] || { echo "release: it has $$size bytes, more than $(MAXSIZE): see docs/adr/0023-hollow-modules.md" >&2; exit 1; }; \
 	done
+
+.PHONY: image
+image: release ## bin/image: the container image for amd64 and arm64 as an OCI layout, and its software bill of materials; no Docker, no root
+	GO='$(GO)' VERSION='$(VERSION)' tools/image.sh
+
+.PHONY: image-test
+image-test: ## the tests of what makes the image, which is a module of its own
+	CGO_ENABLED=0 $(GO) -C tools/image vet ./...
+	CGO_ENABLED=0 $(GO) -C tools/image test ./...
+
+.PHONY: image-packages
+image-packages: ## take the current packages of Debian for make image
+	GO='$(GO)' VERSION='$(VERSION)' tools/image.sh --update
 
 # The larger build: an OpenTelemetry Collector with our components and many stock ones. The first
 # build compiles 2,000 packages.
@@ -108,7 +126,7 @@ bin/testsum:
 
 .PHONY: lint
 lint: ## gofmt, golangci-lint, tidy modules, the types of the page where npm is
-	@out=$$(gofmt -l bench cmd e2e exporter extension internal processor receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
+	@out=$$(gofmt -l bench cmd e2e exporter extension hollow internal processor receiver tools); [ -z "$$out" ] || { echo "not formatted, run make fmt:"; echo "$$out"; exit 1; }
 	$(GO) mod tidy -diff
 	$(GOTOOL) golangci-lint run --allow-parallel-runners ./...
 	@tools/deps.sh --try npm
@@ -152,10 +170,11 @@ cross: ## build for every platform that is supported
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) build ./...
 
 .PHONY: check
-check: ## all that a change must pass: lint, generated, cross, test, race
+check: ## all that a change must pass: lint, generated, cross, image-test, test, race
 	$(MAKE) lint
 	$(MAKE) generated
 	$(MAKE) cross
+	$(MAKE) image-test
 	$(MAKE) test
 	$(MAKE) race
 

@@ -29,7 +29,7 @@ func TestBuilder(t *testing.T) {
 		t.Error("the Collector was built with cgo")
 	}
 	components := command(t, dir, collector, "components")
-	for _, want := range []string{"extensions:\n    - name: gpu\n", "receivers:\n    - name: gpu\n", "    - name: scheduler\n", "processors:\n    - name: workload\n", "exporters:\n    - name: page\n"} {
+	for _, want := range []string{"extensions:\n    - name: gpu\n", "receivers:\n    - name: gpu\n", "    - name: scheduler\n", "processors:\n    - name: gpuspan\n", "    - name: training\n", "    - name: workload\n", "exporters:\n    - name: page\n"} {
 		if !strings.Contains(components, want) {
 			t.Errorf("%q is not among the components:\n%s", want, components)
 		}

@@ -132,12 +132,12 @@ for _ in range(20):
     step()
 pace(3)
 
-# The price, in turns: the first second of a profile, in which it is attached, is left out.
+# The price, in turns: the first seconds of a profile, in which it is attached, are left out.
 result = {"turns": []}
 for turn in range(turns):
     without = pace(7)
-    p = profile(9, f"turn{turn}.json")
-    pace(1.5)
+    p = profile(12, f"turn{turn}.json")
+    pace(4)
     with_ = pace(7)
     ended(p)
     result["turns"].append([without, with_])
@@ -146,13 +146,11 @@ slower = [a / b - 1 for a, b in result["turns"]]
 print(f"slower by {100 * statistics.median(slower):.2f} % (median; {100 * min(slower):.2f} to {100 * max(slower):.2f})", flush=True)
 
 # A profile of a known number of steps, for pprof, and to compare.
-p = profile(8, "train.json")
-time.sleep(1.5)
-pace(5)
-print(ended(p), flush=True)
-p = profile(6, "train.pb.gz")
-pace(7)
-ended(p)
+for name in ("train.json", "train.pb.gz"):
+    p = profile(8, name)
+    while p.poll() is None:
+        step()
+    print(ended(p), flush=True)
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], with_stack=True) as prof:
     for _ in range(3):
         step()

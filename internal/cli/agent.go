@@ -132,7 +132,6 @@ func (a *agentFlags) registerSinks(cmd *cobra.Command) {
 	f.StringVar(&a.options.File, "otlp-file", "", "also write OTLP to `FILE` as JSON lines; - is standard output")
 	f.BoolVar(&a.options.Receiver, "otlp-receiver", false, "accept OTLP from applications at localhost:4317 (gRPC) and localhost:4318 (HTTP), and forward it")
 	f.StringVar(&a.options.Spans, "otlp-spans", agent.Spans()[0], "with --otlp-receiver, attributes about the GPUs of their process that spans and log records get ("+strings.Join(agent.Spans(), ", ")+")")
-	_ = cmd.RegisterFlagCompletionFunc("otlp-spans", cobra.FixedCompletions(agent.Spans(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("otlp-protocol", cobra.FixedCompletions(agent.OTLPProtocols(), cobra.ShellCompDirectiveNoFileComp))
 }
 

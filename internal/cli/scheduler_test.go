@@ -5,6 +5,7 @@ package cli_test
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestSchedulerFlags(t *testing.T) {
 		return c
 	}
 	in := func(c config, signal string) bool {
-		return strings.Contains(strings.Join(c.Service.Pipelines[signal].Receivers, " "), "scheduler")
+		return slices.Contains(c.Service.Pipelines[signal].Receivers, "scheduler")
 	}
 	if c := printed(); in(c, "metrics") || c.Receivers["scheduler"].Slurm.REST != nil {
 		t.Error("every agent of the cluster would ask the controller")

@@ -111,9 +111,8 @@ not modified; each traced call costs about a microsecond.
 Tracing needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE and
 CAP_CHECKPOINT_RESTORE for processes of other users.
 
---profile samples the stacks of the threads that launch, from the line of Python to the kernel,
-and writes a profile with the launches of each, the time that was waited, and an estimate of the
-time on the device. The agent of this machine takes it if it traces; otherwise this command does.
+--profile writes which line of Python launches which kernels, with launches, waits and estimated
+GPU time. The agent of this machine takes the profile if it traces, otherwise this command.
 
 --stop ends the tracing of the agent on this machine (gpumeter agent --trace) without a
 restart: when it returns, no probe is left. --start starts it again. Probes survive a restart
@@ -134,13 +133,8 @@ of the agent; if it was uninstalled instead, --stop removes them.`,
 					return fmt.Errorf("--%s has no effect without --stop or --start", name)
 				}
 			}
-			if asked, err := c.profiling.Asked(cmd); err != nil {
+			if asked, err := c.profiling.Run(cmd, errors.Join(c.choice.check(), c.config().Validate()), &c.Choice, c.socket, c.proc(), c.open); asked || err != nil {
 				return err
-			} else if asked {
-				if err := errors.Join(c.choice.check(), c.config().Validate()); err != nil {
-					return err
-				}
-				return c.profiling.Run(cmd, &c.Choice, c.socket, c.proc(), c.open)
 			}
 			if err := c.check(cmd.Flags().Changed("duration")); err != nil {
 				return err

@@ -259,6 +259,9 @@ var restricted = []struct {
 }{
 	// The agent runs no other program while it samples.
 	{"os/exec", []string{"internal/check/worker", "internal/local/fleettest", "internal/device/nvidia/nvmltest", "internal/slurm", "e2e", "tools/..."}},
+	// With them the linker must keep every exported method of everything: see linked_test.go.
+	{"html/template", nil},
+	{"text/template", nil},
 	{"testing/...", []string{"internal/await", "internal/device/nvidia/nvmltest", "internal/programtest"}},
 	{"unsafe", []string{"internal/check/ata", "internal/check/ipmi", "internal/check/nvme", "internal/dlopen", "internal/device/...", "internal/tracer/probe"}},
 	// Everything upstream of a pipeline is plain Go values.

@@ -59,7 +59,7 @@ func parseInner(status string) []uint32 {
 			continue
 		}
 		var list []uint32
-		for _, field := range strings.Fields(rest) {
+		for field := range strings.FieldsSeq(rest) {
 			n, err := strconv.ParseUint(field, 10, 31)
 			if err != nil {
 				return nil

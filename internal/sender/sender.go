@@ -91,8 +91,10 @@ type contained struct {
 // New returns a Finder. proc is where the processes of the machine are, normally /proc; own is the proc
 // of this process, whose sockets are those of its own network namespace: /proc/self.
 func New(lookup Lookup, proc, own string) *Finder {
-	f := &Finder{lookup: lookup, proc: proc, sock: newSockets(proc, own), now: time.Now,
-		users: map[uint32]user{}, seen: map[string]time.Time{}, senders: map[Claims]found{}, containers: map[string]contained{}}
+	f := &Finder{
+		lookup: lookup, proc: proc, sock: newSockets(proc, own), now: time.Now,
+		users: map[uint32]user{}, seen: map[string]time.Time{}, senders: map[Claims]found{}, containers: map[string]contained{},
+	}
 	return f
 }
 
@@ -148,14 +150,15 @@ func (f *Finder) See(t *node.Tick) {
 	clear(f.senders) // a workload may have got a device
 }
 
-// user returns what is known of a process on a device.
+// user returns what is known of a process on a device. Its workload may be known later than itself.
 func (f *Finder) user(pid uint32, old user) user {
+	u := user{}
 	start, ok := startOf(f.proc, pid)
-	if ok && old.inner != nil && old.start == start {
-		old.gone = time.Time{}
-		return old
+	if u.start = start; ok && old.inner != nil && old.start == start {
+		u.inner, u.workload = old.inner, old.workload
+	} else {
+		u.inner = innerOf(f.proc, pid)
 	}
-	u := user{start: start, inner: innerOf(f.proc, pid)}
 	if w, ok := f.lookup.Process(pid); ok {
 		u.workload = w.ID
 	}

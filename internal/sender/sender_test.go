@@ -80,6 +80,21 @@ func tick(pids []uint32, holders ...workload.Workload) *node.Tick {
 	return &node.Tick{Host: "n1", Resource: map[string]string{"k8s.node.name": "node1"}, Readings: []node.Reading{r}}
 }
 
+// Catches a process whose pod was not known yet when it was seen first, and whose ID in the pod then meant nothing.
+func TestPodIsKnownLater(t *testing.T) {
+	m := newMachine(t)
+	w := m.run("a/main", 101, 1)
+	delete(m.processes, 101)
+	f := New(m, m.dir, t.TempDir())
+	f.See(tick([]uint32{101}))
+	m.processes[101] = w
+	f.See(tick([]uint32{101}, w))
+	want := Sender{Workloads: []string{"pod/a/main"}, PID: 101}
+	if diff := cmp.Diff(want, f.Find(Claims{PodUID: "uid-a", PID: 1}, nil)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Catches spans that get the devices of somebody else, and spans whose process could have been found.
 func TestFind(t *testing.T) {
 	m := newMachine(t)

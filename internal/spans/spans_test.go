@@ -115,7 +115,7 @@ func TestQuiet(t *testing.T) {
 			}
 			return 0.1 * s.noise(0.1), f
 		},
-		"nothing is known": func(s *service, i int) (float64, Facts) { return 0.1 * s.noise(1), Facts{ByHeat: 1} },
+		"nothing is known": func(s *service, _ int) (float64, Facts) { return 0.1 * s.noise(1), Facts{ByHeat: 1} },
 	}
 	for name, shape := range shapes {
 		s := newService(7)

@@ -252,7 +252,7 @@ func (p *pool) forget(first int64) (coarse uint64) {
 		p.slots = slices.Delete(p.slots, 0, n)
 		p.pending = max(0, p.pending-n)
 	}
-	maps.DeleteFunc(p.accounts, func(since int64, _ float64) bool { return len(p.accounts) > maxAccounts })
+	maps.DeleteFunc(p.accounts, func(int64, float64) bool { return len(p.accounts) > maxAccounts })
 	if n := p.after(first); n > 0 {
 		p.shared = slices.Delete(p.shared, 0, n)
 	}

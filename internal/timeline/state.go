@@ -43,7 +43,7 @@ type State struct {
 }
 
 // Holder returns the ID of the workload that held the device.
-func (s *State) Holder() string { return s.pool.id }
+func (st *State) Holder() string { return st.pool.id }
 
 // Range is how a value developed.
 type Range struct {
@@ -101,7 +101,7 @@ func (k *track) state(list []State, p *pool, s *Span) []State {
 			last = k.entries[i+1].at > s.To
 			to = min(to, k.entries[i+1].at)
 		}
-		if from > to || from == to && !(last && e.until > s.To) {
+		if from > to || from == to && (!last || e.until <= s.To) {
 			continue
 		}
 		u := &e.units[h.unit]

@@ -121,8 +121,8 @@ func TestState(t *testing.T) {
 	}
 	got := w.ask(span(5, 32), span(12, 13), span(20, 20))
 	id := device.ID{UUID: "GPU-0", Model: "H200"}
-	r := func(start, end, mean, max, since float64) Range {
-		return Range{of(start), of(end), of(mean), of(max), at(since)}
+	r := func(start, end, mean, highest, since float64) Range {
+		return Range{of(start), of(end), of(mean), of(highest), at(since)}
 	}
 	want := [][]State{{{
 		ID: id, Utilization: r(0.1, 0.3, (5*0.1+10*0.5+10*0.9+2*0.3)/27, 0.9, 20), Temperature: r(40, 70, (5*40+10*50+10*60+2*70)/27., 70, 30),

@@ -203,7 +203,8 @@ func TestRecords(t *testing.T) {
 	if diff := cmp.Diff([]raw{
 		{"gpu.uuid": "GPU-0", "gpu.model": "H200", "gpu.utilization": 1., "gpu.memory.used": float64(1 << 30), "gpu.temperature": 85.},
 		{"gpu.uuid": "GPU-0", "gpu.model": "H200", "gpu.utilization": 0.5, "gpu.memory.used": float64(1 << 30), "gpu.temperature": 60.},
-		{"gpu.uuid": "GPU-7"}, {},
+		{"gpu.uuid": "GPU-7"},
+		{},
 	}, got, near); diff != "" {
 		t.Errorf("log records (-want +got):\n%s", diff)
 	}

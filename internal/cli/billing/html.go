@@ -1,17 +1,12 @@
 package billing
 
 import (
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 
 	"github.com/gpumeter/gpumeter/internal/cost"
 )
-
-//go:embed report.html
-var reportPage string
 
 // htmlPage is the content of a page.
 type htmlPage struct {
@@ -46,23 +41,14 @@ type htmlNow struct {
 
 type htmlCell struct {
 	Text string
-	Bar  template.CSS // width of the bar of a ratio; empty: no bar
+	Bar  string // width of the bar of a ratio; empty: no bar
 }
 
 type htmlRow struct {
 	Name  string
-	Share template.CSS // share of the total, as the width of a bar
+	Share string // share of the total, as the width of a bar
 	Cells []htmlCell
 	Last  bool
-}
-
-// write writes a self-contained page: no scripts, fonts or requests.
-func (p *htmlPage) write(w io.Writer) error {
-	t, err := template.New("report").Parse(reportPage)
-	if err != nil {
-		return err
-	}
-	return t.Execute(w, p)
 }
 
 // HTML writes the report as a page.
@@ -102,8 +88,8 @@ func (d *Report) share(g *cost.Group) float64 {
 	return float64(g.Time()) / float64(max(1, d.Total.Time()))
 }
 
-func percent(v float64) template.CSS {
-	return template.CSS(fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)))
+func percent(v float64) string {
+	return fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1))
 }
 
 // tiles returns the figures at the top of the page.

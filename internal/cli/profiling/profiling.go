@@ -37,8 +37,8 @@ func (p *Flags) Register(cmd *cobra.Command) {
 	f.IntVar(&p.rate, "rate", sampler.DefaultRate, "stacks sampled per second and thread, for --profile")
 }
 
-// Asked reports whether a command is to take a profile. Flags that have no effect are an error.
-func (p *Flags) Asked(cmd *cobra.Command) (bool, error) {
+// asked reports whether a command is to take a profile. Flags that have no effect are an error.
+func (p *Flags) asked(cmd *cobra.Command) (bool, error) {
 	changed, others, why := cmd.Flags().Changed, Names[1:], "without --profile"
 	if changed("profile") {
 		others, why = []string{"duration", "interval", "json", "perfetto"}, "with --profile"
@@ -65,12 +65,20 @@ func (p *Flags) check() error {
 	return err
 }
 
-// Run writes a profile of the chosen processes. The agent at the socket takes it, if it traces: it has seen the
-// names of kernels that were loaded before. Otherwise a session that open opens does, with the processes in proc.
-func (p *Flags) Run(cmd *cobra.Command, choice *inspect.Choice, socket, proc string, open func(context.Context) (*inspect.Session, error)) error {
-	if err := p.check(); err != nil {
-		return err
+// Run takes a profile of the chosen processes if the command is to, and reports whether it is; invalid is what is
+// wrong with its other flags. The agent at the socket takes it, if it traces: it has seen the names of kernels that
+// were loaded before. Otherwise a session that open opens does, with the processes in proc.
+func (p *Flags) Run(cmd *cobra.Command, invalid error, choice *inspect.Choice, socket, proc string, open func(context.Context) (*inspect.Session, error)) (asked bool, err error) {
+	if asked, err = p.asked(cmd); !asked || err != nil {
+		return asked, err
 	}
+	if err := errors.Join(p.check(), invalid); err != nil {
+		return true, err
+	}
+	return true, p.write(cmd, choice, socket, proc, open)
+}
+
+func (p *Flags) write(cmd *cobra.Command, choice *inspect.Choice, socket, proc string, open func(context.Context) (*inspect.Session, error)) error {
 	format, err := encode.FormatOf(p.output)
 	if err != nil {
 		return err

@@ -21,10 +21,8 @@ func TestRefused(t *testing.T) {
 		p.Register(cmd)
 		cmd.Flags().Bool("json", false, "")
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-			if asked, err := p.Asked(cmd); err != nil || !asked {
-				return err
-			}
-			return p.Run(cmd, &inspect.Choice{}, "", "", nil)
+			_, err := p.Run(cmd, nil, &inspect.Choice{}, "", "", nil)
+			return err
 		}
 		cmd.SetArgs(strings.Fields(args))
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {

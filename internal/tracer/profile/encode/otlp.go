@@ -134,8 +134,8 @@ var frameTypes = map[string]string{
 func (d *dictionary) stack(frames []profile.Frame) int32 {
 	i := int32(d.StackTable().Len())
 	s := d.StackTable().AppendEmpty()
-	for j := len(frames) - 1; j >= 0; j-- { // the innermost first
-		s.LocationIndices().Append(d.location(frames[j]))
+	for _, f := range slices.Backward(frames) { // the innermost first
+		s.LocationIndices().Append(d.location(f))
 	}
 	return i
 }

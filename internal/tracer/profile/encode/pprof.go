@@ -2,6 +2,7 @@ package encode
 
 import (
 	"io"
+	"slices"
 
 	pprof "github.com/google/pprof/profile"
 
@@ -52,8 +53,8 @@ func writePprof(w io.Writer, p *profile.Profile) error {
 				x.Label[name] = []string{value}
 			}
 		}
-		for j := len(s.Frames) - 1; j >= 0; j-- { // pprof has the innermost first
-			x.Location = append(x.Location, location(s.Frames[j]))
+		for _, f := range slices.Backward(s.Frames) { // pprof has the innermost first
+			x.Location = append(x.Location, location(f))
 		}
 		out.Sample = append(out.Sample, x)
 	}

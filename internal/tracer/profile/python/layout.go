@@ -151,7 +151,7 @@ func parse(head []byte, minor int) (Layout, error) {
 	case !ok:
 		return Layout{}, fmt.Errorf("frames of Python 3.%d are unknown", minor)
 	case word(2) != 0:
-		return Layout{}, fmt.Errorf("Python 3.%d without the global lock is not supported", minor)
+		return Layout{}, fmt.Errorf("frames of Python 3.%d without the global lock are unknown", minor)
 	}
 	l := Layout{
 		Minor:        minor,
@@ -170,11 +170,11 @@ func parse(head []byte, minor int) (Layout, error) {
 		l.StringLength, l.StringState, l.StringASCII,
 	} {
 		if offset > maxOffset {
-			return Layout{}, fmt.Errorf("Python 3.%d publishes an offset of %d", minor, offset)
+			return Layout{}, fmt.Errorf("offset of %d published by Python 3.%d is too large", offset, minor)
 		}
 	}
 	if l.CodeStart == 0 || l.FrameInstr == 0 {
-		return Layout{}, fmt.Errorf("Python 3.%d publishes no place of its instructions", minor)
+		return Layout{}, fmt.Errorf("no place of instructions is published by Python 3.%d", minor)
 	}
 	return l, nil
 }

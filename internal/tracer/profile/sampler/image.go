@@ -18,7 +18,6 @@ const amd64 = runtime.GOARCH == "amd64"
 type image struct {
 	names map[uint64]string // by address in the file; empty: unknown
 	reads int
-	bias  func(target.Mapping) (uint64, bool)
 }
 
 // Bounds of naming. A table is read once for each new address, and may have a million entries.

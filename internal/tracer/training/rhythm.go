@@ -16,9 +16,13 @@ const (
 	maxPlain    = 64  // kernels that are no evidence, the ones with the fewest launches
 	maxCuts     = 48  // readings
 	fewCuts     = 8   // readings that say enough where nothing else agrees
+	fewProof    = 5   // the same where all other kernels agree
+	fewEnded    = 6   // the same for a process that has ended
 	leastSteps  = 3
+	sureSteps   = 100
 	perStep     = 4096 // launches of one kernel
 	clean       = 0.85 // of the readings do not interrupt an update
+	agreed      = 0.65 // the same where all other kernels agree
 )
 
 // cut is a reading of the launches that are evidence, in the middle of anything.
@@ -41,6 +45,7 @@ type rhythm struct {
 	kinds  map[string]Evidence
 	plain  []string // further kernels, of which those that run with the optimizer say how long a step is
 	cuts   []cut
+	first  int // the first reading that has the marker and all of plain
 	ended  bool
 	marker string // a kernel of the optimizer; empty until it is known
 	every  uint64 // its launches in a step
@@ -111,40 +116,49 @@ func (r *rhythm) steps(c *cut) uint64 {
 	return (n - r.offset) / r.every
 }
 
-// find determines the marker and its launches in a step.
+// find determines the marker and its launches in a step. What is known is kept while nothing speaks against it.
 func (r *rhythm) find() {
 	name := r.choose()
 	if name == "" {
 		return
 	}
-	k, offset := r.burst(name)
-	s := r.period(name)
-	last := r.cuts[len(r.cuts)-1].counts[name]
-	var n uint64
-	if k > 0 {
-		n = (last - offset) / k
+	r.first = r.window(name)
+	for _, other := range r.plain {
+		r.first = max(r.first, r.window(other))
 	}
-	enough := r.growing(name) >= fewCuts || r.ended
-	switch {
-	case n < leastSteps && s < leastSteps:
-	case k > 0 && s > 0 && near(n, s): // both say the same
+	k, offset := r.burst(name, clean)
+	proof := func(every, offset uint64) bool {
+		return r.growing(name) >= fewProof && r.check(name, every) == proven && !r.chance(name, every, offset, k)
+	}
+	if name == r.marker && proof(r.every, r.offset) {
+		return
+	}
+	if k > 0 && proof(k, offset) {
 		r.set(name, k, offset)
-	case k > 1 && (s == 0 || n < s), k == 1 && len(r.kinds) == 1: // gradients are accumulated, or nothing else is evidence
-		if enough {
-			r.set(name, k, offset)
-		}
-	case s > 0 && enough: // updates are spread over the step
-		if each := uint64(math.Round(float64(last) / float64(s))); each > 0 && each <= perStep {
-			r.set(name, each, 0)
-		}
+		return
+	}
+	if k, offset := r.burst(name, agreed); k > 0 && proof(k, offset) {
+		r.set(name, k, offset)
+		return
+	}
+	enough := r.growing(name) >= fewCuts
+	fits := func(every uint64) bool {
+		v := r.check(name, every)
+		return v == possible && (enough || r.ended && r.growing(name) >= fewEnded) || v == doubtful && enough
+	}
+	switch each := r.spread(name); {
+	case k > 0 && (r.last(name)-offset)/k >= leastSteps && (k > 1 || len(r.kinds) == 1) && fits(k):
+		r.set(name, k, offset)
+	case each > 0 && (r.check(name, each) == proven && enough || fits(each)):
+		r.set(name, each, 0)
 	}
 }
+
+func (r *rhythm) last(name string) uint64 { return r.cuts[len(r.cuts)-1].counts[name] }
 
 func (r *rhythm) set(name string, every, offset uint64) {
 	r.marker, r.every, r.offset = name, every, offset
 }
-
-func near(a, b uint64) bool { return max(a, b)-min(a, b) <= 1+max(a, b)/200 }
 
 // choose returns the kernel of the optimizer with the fewest launches of those that run whenever the
 // optimizer does: its launches of an update are the least likely to be interrupted by a reading. It is empty
@@ -201,9 +215,26 @@ func (r *rhythm) growing(name string) (n int) {
 	return n
 }
 
-// burst returns the launches of an update, as the greatest common divisor of the counts in nearly all readings;
+// chance reports whether a number divides counts only as a multiple of the launches of an update, by chance: the
+// counts that it does not divide are not those of interrupted updates either.
+func (r *rhythm) chance(name string, every, offset, update uint64) bool {
+	if update <= 1 || every <= update || every%update != 0 {
+		return false
+	}
+	odd, whole := 0, 0
+	for i := range r.cuts {
+		if n := r.cuts[i].counts[name]; n > offset && (n-offset)%every != 0 {
+			if odd++; (n-offset)%update == 0 {
+				whole++
+			}
+		}
+	}
+	return odd >= leastSteps && float64(whole) >= agreed*float64(odd)
+}
+
+// burst returns the launches of an update, as the greatest common divisor of the counts in a share of the readings;
 // 0 if it is not known. offset is what the kernel was launched before, for something else.
-func (r *rhythm) burst(name string) (k, offset uint64) {
+func (r *rhythm) burst(name string, share float64) (k, offset uint64) {
 	var counts []uint64
 	for i := range r.cuts {
 		n := r.cuts[i].counts[name]
@@ -224,15 +255,15 @@ func (r *rhythm) burst(name string) (k, offset uint64) {
 		if from > 0 && len(list) < fewCuts/2 {
 			continue
 		}
-		if k := divisor(list); k > 1 {
+		if k := divisor(list, share); k > 1 {
 			return k, from % k
 		}
 	}
 	return 1, 0 // once a step, or in the middle of an update at each reading
 }
 
-// divisor returns the largest number that divides nearly all of a list.
-func divisor(list []uint64) uint64 {
+// divisor returns the largest number that divides a share of a list.
+func divisor(list []uint64, share float64) uint64 {
 	tried := map[uint64]bool{}
 	best := uint64(1)
 	if len(list) == 1 {
@@ -251,7 +282,7 @@ func divisor(list []uint64) uint64 {
 					fits++
 				}
 			}
-			if float64(fits) >= clean*float64(len(list)) {
+			if float64(fits) >= share*float64(len(list)) {
 				best = d
 			}
 		}
@@ -266,46 +297,67 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// period returns in how many equal parts the time since the process began divides, so that each kernel that
-// is evidence, and each that runs with the marker, ran a whole number of times in each; 0 if that is not known.
-// A part that is not over leaves up to a part's launches.
+// spread returns the launches in a step where updates are spread over it; 0 if that is not known.
+func (r *rhythm) spread(marker string) uint64 {
+	s, n := r.period(marker), r.grown(marker)
+	if s < leastSteps {
+		return 0
+	}
+	each := (n + s/2) / s
+	if s < sureSteps && !r.ended { // a step more or less makes too much of a difference
+		return 0
+	}
+	if each > perStep {
+		return 0
+	}
+	return each
+}
+
+// period returns the number of steps in the window of a marker: in how many equal parts it divides, so that
+// each kernel that is evidence, and each that runs with the marker, ran a whole number of times in each; 0 if
+// that is not known. Parts that are not whole, at both ends, add or leave up to a part's launches.
 func (r *rhythm) period(marker string) uint64 {
-	last := r.cuts[len(r.cuts)-1].counts
 	most := 0
 	for name := range r.kinds {
 		most = max(most, r.growing(name))
 	}
 	var list []uint64
 	for name := range r.kinds {
-		if n := last[name]; n > 0 && 10*r.growing(name) >= 9*most {
+		if n := r.grown(name); n > 0 && 10*r.growing(name) >= 9*most {
 			list = append(list, n)
 		}
 	}
 	with := slices.Clone(list)
 	for _, name := range r.plain {
 		if r.together(name, marker) {
-			with = append(with, last[name])
+			with = append(with, r.grown(name))
 		}
 	}
 	return cmp.Or(parts(with), parts(list))
 }
 
+// window returns the first reading that has a kernel. What ran before it belongs to the startup of the process.
+func (r *rhythm) window(name string) int {
+	return max(0, slices.IndexFunc(r.cuts, func(c cut) bool { return c.counts[name] > 0 }))
+}
+
+// grown returns the launches of a kernel since the first reading that has all.
+func (r *rhythm) grown(name string) uint64 {
+	return r.last(name) - r.cuts[r.first].counts[name]
+}
+
 // together reports whether a kernel runs in proportion to another one in all intervals.
 func (r *rhythm) together(name, marker string) bool {
-	first := slices.IndexFunc(r.cuts, func(c cut) bool { return c.counts[name] > 0 })
-	if first < 0 || len(r.cuts)-first < 3 {
+	if len(r.cuts)-r.first < 3 {
 		return false
 	}
-	grown := func(from, to int) (a, b float64) {
-		f, t := r.cuts[from].counts, r.cuts[to].counts
-		return float64(t[name] - f[name]), float64(t[marker] - f[marker])
-	}
-	a, b := grown(first, len(r.cuts)-1)
+	a, b := float64(r.grown(name)), float64(r.grown(marker))
 	if a == 0 || b == 0 {
 		return false
 	}
-	for i := first; i+1 < len(r.cuts); i++ {
-		x, y := grown(i, i+1)
+	for i := r.first; i+1 < len(r.cuts); i++ {
+		f, t := r.cuts[i].counts, r.cuts[i+1].counts
+		x, y := float64(t[name]-f[name]), float64(t[marker]-f[marker])
 		if want := y * a / b; math.Abs(x-want) > 2+0.05*want {
 			return false
 		}
@@ -323,21 +375,19 @@ func parts(list []uint64) uint64 {
 		if s < leastSteps {
 			return 0
 		}
-		for _, try := range []uint64{s, s - 1} {
-			if whole(list, try) {
-				return try
-			}
+		if whole(list, s) {
+			return s
 		}
 	}
 	return 0
 }
 
-// whole reports whether each number is k times s, or up to k more, for a whole k. It needs some numbers for
-// which that is not always so.
+// whole reports whether each number is k times s, or up to k more or less, for a whole k. It needs some numbers
+// for which that is not always so.
 func whole(list []uint64, s uint64) bool {
 	telling := 0
 	for _, n := range list {
-		low, high := (n+s)/(s+1), n/s // k*s <= n <= k*(s+1)
+		low, high := (n+s)/(s+1), n/(s-1) // k*(s-1) <= n <= k*(s+1)
 		if low > high {
 			return false
 		}

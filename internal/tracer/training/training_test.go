@@ -34,11 +34,38 @@ func TestStepsAreCounted(t *testing.T) {
 			return list
 		}
 	}
+	after := func(train func(*loop) []part, every uint64, add part) func(*loop) []part {
+		return func(l *loop) []part {
+			list := train(l)
+			if l.steps%every == every-1 {
+				list = append(list, add)
+			}
+			return list
+		}
+	}
+	long := func(l *loop) []part { // an update that takes 30 % of the step
+		list := training(0.2, 1, adamw)(l)
+		list[len(list)-1].seconds = 0.08
+		return list
+	}
+	started := false
+	filled := func(l *loop) []part {
+		list := training(0.2, 2, adamw)(l)
+		if l.steps == 0 && !started {
+			list = append([]part{{seconds: 4, kernels: map[string]float64{"FillFunctor": 292, "elementwise_kernel": 100}}}, list...)
+		}
+		return append(list, part{kernels: map[string]float64{"FillFunctor": 72}})
+	}
 	for _, c := range []struct {
 		name  string
 		next  func(*loop) []part
 		steps uint64
 	}{
+		{"a log each 10 steps", after(training(0.2, 1, adamw), 10, part{seconds: 0.001, kernels: map[string]float64{"isnan_kernel": 1, "copy_kernel": 2}}), 1500},
+		{"a small evaluation", after(training(0.2, 1, adamw), 20, part{seconds: 0.01, kernels: forward}), 1500},
+		{"penalty each 16 steps", after(training(0.2, 1, adamw), 16, part{seconds: 0.1, kernels: backward}), 1500},
+		{"a long update", long, 1500},
+		{"tensors filled at the start", filled, 1500},
 		{"plain", training(0.25, 1, adamw), 2000},
 		{"fused", training(0.11, 1, fused), 3000},
 		{"one launch", training(0.11, 1, once), 3000},
@@ -65,6 +92,27 @@ func TestStepsAreCounted(t *testing.T) {
 					t.Errorf("the activities take %v, the process ran for %v: %v", s.all(), seconds(l.now), s.time)
 				}
 			})
+		}
+	}
+}
+
+// Updates in hooks of the backward pass, layer by layer: a reading is always in the middle of one.
+func TestStepsOfHooks(t *testing.T) {
+	for seed := range seeds(5) {
+		l := newLoop(seed, func(l *loop) []part {
+			list := []part{{seconds: 0.06 * l.noise(0.02), kernels: forward}, {seconds: 0.003, kernels: loss}, {seconds: 0.003, kernels: lossBack}}
+			for range 24 {
+				list = append(list,
+					part{seconds: 0.006 * l.noise(0.02), kernels: map[string]float64{"layer_norm_grad_input_kernel": 2, "flash_bwd_dq_dk_dv_loop_kernel": 1, "sm90_xmma_gemm_bf16": 8}},
+					part{seconds: 0.001, kernels: map[string]float64{"multi_tensor_apply_kernel<..., FusedAdamMathFunctor<float, 4>>": 3}})
+			}
+			return append(list, part{step: true})
+		})
+		s := l.watch(New(), "job")
+		l.make(2000)
+		l.exit()
+		if s.steps > 2000+20 || s.steps < 2000-20 {
+			t.Errorf("seed %d: %d steps were counted, it made 2000", seed, s.steps)
 		}
 	}
 }

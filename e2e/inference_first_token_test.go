@@ -26,6 +26,7 @@ func TestInferenceFirstToken(t *testing.T) {
 	hub := server{t, address}
 	start(t, gpumeter(t), "agent", "--no-inference", "--inference-target", e.url("/metrics"), "--interval", "1s", "--slow-interval", "1s",
 		"--listen", "127.0.0.1:0", "--socket", "", "--state-dir", t.TempDir(), "--no-standby", "--no-cloud", "--otlp-endpoint", address).find(t, pageAddress)
+	hub.wait("inference_scrape_up == 1") // what the engine served before its first page was read counts for nobody
 
 	const requests = 12
 	var least, most time.Duration

@@ -59,6 +59,7 @@ type sampler struct {
 	busy      map[*process]time.Duration // when it was met
 	stacks    map[uint64][]profile.Frame
 	problems  map[uint32]string
+	silent    map[uint32]chan mapped // reads of maps that have not ended
 }
 
 // Take profiles for a time, or until ctx ends. Its error names what is missing.
@@ -75,7 +76,7 @@ func Take(ctx context.Context, o Options) (p profile.Profile, err error) {
 	defer func() { err = errors.Join(err, k.close()) }()
 	s := &sampler{
 		o: o, kernel: k, files: newFiles(o.Proc, k), processes: map[uint32]*process{}, busy: map[*process]time.Duration{},
-		stacks: map[uint64][]profile.Frame{}, problems: map[uint32]string{},
+		stacks: map[uint64][]profile.Frame{}, problems: map[uint32]string{}, silent: map[uint32]chan mapped{},
 	}
 	defer s.close()
 	p.Rate = o.Rate
@@ -153,7 +154,7 @@ func (s *sampler) look(pid uint32) {
 		s.ended = append(s.ended, known)
 		delete(s.processes, pid)
 	}
-	mappings, err := target.ReadMaps(s.o.Proc, pid)
+	mappings, err := s.maps(pid)
 	if err != nil || !slices.ContainsFunc(mappings, func(m target.Mapping) bool { return kind(m.Path) == tracer.LibraryCUDA }) {
 		return
 	}
@@ -174,7 +175,7 @@ func (s *sampler) look(pid uint32) {
 
 // again looks at what a process has loaded since.
 func (s *sampler) again(p *process) {
-	if mappings, err := target.ReadMaps(s.o.Proc, p.PID); err == nil && len(mappings) != len(p.mappings) {
+	if mappings, err := s.maps(p.PID); err == nil && len(mappings) != len(p.mappings) {
 		p.mappings = mappings
 		s.attach(p)
 	}

@@ -95,6 +95,26 @@ func TestPodIsKnownLater(t *testing.T) {
 	}
 }
 
+// Catches a process that left its device for a while and then counts as gone, so that another with the same ID in its
+// namespace is taken for it.
+func TestProcessReturns(t *testing.T) {
+	m := newMachine(t)
+	a := m.run("a/main", 101, 1)
+	f := New(m, m.dir, t.TempDir())
+	f.See(tick([]uint32{101}, a))
+	f.See(tick(nil, a))
+	m.run("a/main", 102, 1)
+	f.See(tick([]uint32{102}, a))
+	claims := Claims{PodUID: "uid-a", PID: 1}
+	if got := f.Find(claims, nil); got.PID != 102 {
+		t.Errorf("while the first is gone: %+v", got)
+	}
+	f.See(tick([]uint32{101, 102}, a))
+	if got := f.Find(claims, nil); got.PID != 0 { // both are there: nobody can tell which
+		t.Errorf("both: %+v", got)
+	}
+}
+
 // Catches spans that get the devices of somebody else, and spans whose process could have been found.
 func TestFind(t *testing.T) {
 	m := newMachine(t)

@@ -108,6 +108,21 @@ func TestFirstWork(t *testing.T) {
 	f("also crashed", map[string][2]float64{"ml": {3, 60}, "gpu": {1, 50}, "warmup 2-3": {1, 4}, "warmup 1": {1, 20}, "warmup part": {1, 9}})
 }
 
+// Catches the work of the job before, at a tick before the start of the job that has got its device since: a start is told with
+// the clock of the API server, and later than the tick.
+func TestWorkBeforeStart(t *testing.T) {
+	w := start(t, "")
+	see(t, w, 0)
+	see(t, w, 10, on("A", pod("a", 5, 12), true))
+	if got := sums(w); len(got) != 0 {
+		t.Errorf("work before the start counts: %v", got)
+	}
+	see(t, w, 20, on("A", pod("a", 5, 12), true))
+	if diff := cmp.Diff(map[string][2]float64{"ml": {1, 15}, "warmup 1": {1, 8}}, sums(w)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Catches a start that is taken from the last restart of a container, although an earlier one was seen.
 func TestFirstWorkAfterCrash(t *testing.T) {
 	w := start(t, "")
